@@ -1,0 +1,22 @@
+# The libraries of tools/packages.txt, each found once.
+find_package(PkgConfig REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(tl-expected REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(GTest REQUIRED)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+if(CENOTE_WITH_GRPC)
+  find_package(Protobuf REQUIRED)
+  find_package(gRPC CONFIG REQUIRED)
+endif()
+# The CUDA toolkit is used where it is found: nvcc regenerates the PTX kept beside each kernel, cuda.h is
+# compared with our own declarations. Nothing links to it.
+find_program(CENOTE_NVCC nvcc HINTS /usr/local/cuda/bin)
+find_path(CENOTE_CUDA_INCLUDE cuda.h HINTS /usr/local/cuda/include)
+target_link_libraries(cenote_options INTERFACE tl::expected)

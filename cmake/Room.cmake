@@ -1,0 +1,25 @@
+# cenote_room(NAME SOURCES ... USES ...): one folder of the house as a static library `cenote_NAME`.
+# cenote_test(NAME ROOM room SOURCES ... USES ... [LABELS ...]): one GoogleTest program under ctest. Every test
+# of it gets a deadline; a test that hangs is a failure. Labels: unit, multi (several processes), slow (only
+# with `./dev test --full`), nogrpc is implied by what the room uses.
+function(cenote_room NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_library(cenote_${NAME} STATIC ${ARG_SOURCES})
+  target_link_libraries(cenote_${NAME} PUBLIC cenote_options ${ARG_USES})
+endfunction()
+
+function(cenote_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;USES;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_link_libraries(${NAME} PRIVATE cenote_options ${ARG_USES} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${NAME} PRIVATE CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CENOTE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=0)
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

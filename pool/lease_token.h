@@ -1,0 +1,69 @@
+// Lease tokens: a lease as a signed capability. The broker signs (Ed25519), agents verify with the broker's
+// public key alone. The token is bound to the client's public key; whoever presents it proves that it holds the
+// private one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/bytes.h"
+#include "runtime/result.h"
+
+namespace cenote::pool {
+
+using PublicKey = std::array<std::uint8_t, 32>;
+
+/// An Ed25519 key pair (RFC 8032), through OpenSSL. Movable; wipes the private half when destroyed.
+class KeyPair {
+ public:
+  static Result<KeyPair> generate();
+  static Result<KeyPair> from_private(std::span<const std::uint8_t> private_key);   ///< 32 bytes
+  [[nodiscard]] const PublicKey& public_key() const { return public_; }
+  [[nodiscard]] std::array<std::uint8_t, 32> private_key() const { return private_; }
+  [[nodiscard]] Result<Bytes> sign(std::span<const std::byte> message) const;        ///< 64 bytes
+  KeyPair(KeyPair&&) noexcept;
+  KeyPair& operator=(KeyPair&&) noexcept;
+  ~KeyPair();
+
+ private:
+  KeyPair() = default;
+  std::array<std::uint8_t, 32> private_{};
+  PublicKey public_{};
+};
+
+Result<void> verify(const PublicKey& key, std::span<const std::byte> message, std::span<const std::byte> signature);
+
+enum class Isolation : std::uint8_t { time_slice = 0, mps = 1, mig = 2 };
+
+struct TokenDevice {
+  std::string uuid;
+  std::string agent;
+  std::uint64_t memory_bytes = 0;
+  std::uint32_t compute_share_millis = 1000;   ///< of 1000
+  std::uint64_t epoch = 0;                     ///< fencing epoch of that device
+};
+
+struct LeaseToken {
+  std::string lease_id;
+  std::string client;
+  PublicKey client_key{};
+  Isolation isolation = Isolation::time_slice;
+  std::int64_t not_before_unix_ms = 0;
+  std::int64_t expires_unix_ms = 0;
+  std::vector<TokenDevice> devices;
+};
+
+/// The bytes that travel: version, fields, signature over both.
+Result<Bytes> seal(const LeaseToken& token, const KeyPair& broker);
+/// Checks the signature first, then decodes. Errors: permission_denied (signature), protocol_error (bytes).
+Result<LeaseToken> unseal(std::span<const std::byte> sealed, const PublicKey& broker);
+
+/// What a client signs to show that it holds the lease's private key: purpose ("open", "renew", "release",
+/// "close"), the lease, the audience (agent instance or "broker") and the time, so that a proof seen once is
+/// worth nothing elsewhere or later.
+Bytes proof_message(std::string_view purpose, std::string_view lease_id, std::string_view audience, std::int64_t unix_ms);
+
+}  // namespace cenote::pool

@@ -1,0 +1,42 @@
+// The worker: serves one lease's devices to one client over one endpoint. The agent runs it as a process of its
+// own (`cenote worker`, not for people); tests run it on a thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "runtime/deadline.h"
+#include "transports/fabric.h"
+
+namespace cenote::pool::remote {
+
+struct WorkerOptions {
+  std::string lease_id;
+  std::vector<cuda::DeviceId> devices;        ///< ordinals of `driver`, in the order the client counts them
+  std::vector<std::uint64_t> memory_limits;   ///< bytes per device; the client gets out_of_memory beyond
+  Bytes client_fabric_address;
+  std::uint32_t channel = 0;
+  Clock::duration connect_timeout = std::chrono::seconds(10);
+};
+
+/// What the agent reports of a worker; readable while it serves.
+struct WorkerLoad {
+  struct PerDevice { std::uint64_t memory_used = 0, launches = 0, busy_ns = 0; };
+  std::vector<PerDevice> devices;
+};
+
+class Worker {
+ public:
+  virtual ~Worker() = default;
+  /// `driver` and `fabric` outlive the worker. The fabric's address is what the client connects to.
+  static Result<std::unique_ptr<Worker>> create(cuda::Driver& driver, transport::Fabric& fabric, WorkerOptions options);
+  /// Serves until the client closes (success), vanishes (peer_failed) or `cancel` is raised (cancelled). Decoding
+  /// is bounds-checked: malformed commands end the session with protocol_error, never the process.
+  virtual Result<void> serve(const CancelFlag& cancel) = 0;
+  /// Thread-safe.
+  [[nodiscard]] virtual WorkerLoad load() const = 0;
+};
+
+}  // namespace cenote::pool::remote
