@@ -62,7 +62,7 @@ Result<Bytes> seal(const LeaseToken& token, const KeyPair& broker);
 Result<LeaseToken> unseal(std::span<const std::byte> sealed, const PublicKey& broker);
 
 /// What a client signs to show that it holds the lease's private key: purpose ("open", "renew", "release",
-/// "close"), the lease, the audience (agent instance or "broker") and the time, so that a proof seen once is
+/// "close"), the lease, the audience (the agent's name, or "broker") and the time, so that a proof seen once is
 /// worth nothing elsewhere or later.
 Bytes proof_message(std::string_view purpose, std::string_view lease_id, std::string_view audience, std::int64_t unix_ms);
 
