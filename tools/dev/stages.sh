@@ -1,0 +1,88 @@
+# What ./dev's commands share: stages of one line each, packages, builds. Sourced with ROOT set.
+
+LOG=$ROOT/build/log
+quiet_stages=${quiet_stages:-}
+# One cache for every checkout of the tree: paths below ROOT do not count.
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
+
+child=
+stop_child() {
+  trap - INT TERM
+  [ -n "$child" ] && kill -TERM -- "-$child" 2>/dev/null && wait "$child" 2>/dev/null
+  exit $((128 + $1))
+}
+trap 'stop_child 2' INT
+trap 'stop_child 15' TERM
+
+# run CMD...: in a process group of its own, so that Ctrl-C or a kill of ./dev ends all of it.
+run() {
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  local status=0
+  wait "$child" || status=$?
+  child=
+  return "$status"
+}
+
+# stage NAME CMD...: one line while it runs, its output in build/log/NAME.log; on failure the end of that.
+stage() {
+  local name=$1 started=$SECONDS
+  shift
+  mkdir -p "$LOG"
+  [ -n "$quiet_stages" ] || printf '· %-28s' "$name"
+  if run "$@" >"$LOG/${name//[ \/]/-}.log" 2>&1; then
+    [ -n "$quiet_stages" ] || printf 'done %4d s\n' $((SECONDS - started))
+  else
+    local status=$?
+    printf 'FAILED (exit %d); the end of %s:\n' "$status" "build/log/${name//[ \/]/-}.log"
+    grep -nE 'error|FAILED|Error' "$LOG/${name//[ \/]/-}.log" | head -n 20 || true
+    tail -n 30 "$LOG/${name//[ \/]/-}.log"
+    exit 1
+  fi
+}
+
+# packages_of GROUP...: the package names of tools/packages.txt in those groups.
+packages_of() {
+  local group='' line
+  while IFS= read -r line; do
+    line=${line%%#*}
+    line=${line//[[:space:]]/}
+    case "$line" in
+      '') ;;
+      '['*) group=${line//[\[\]]/} ;;
+      *) case " $* " in *" $group "*) echo "$line" ;; esac ;;
+    esac
+  done <"$ROOT/tools/packages.txt"
+}
+
+need_packages() {
+  local missing=() name
+  if ! command -v dpkg-query >/dev/null; then
+    echo "dev: not a Debian system: install by hand what tools/packages.txt lists (groups: $*), then ./dev build" >&2
+    return 0
+  fi
+  for name in $(packages_of "$@"); do
+    dpkg-query -W -f '${db:Status-Abbrev}' "$name" 2>/dev/null | grep -q '^ii' || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  local root=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "dev: ${#missing[@]} packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; exit 1; }
+    root=(sudo)
+  fi
+  stage "refresh package lists" "${root[@]}" apt-get update
+  stage "install ${#missing[@]} packages" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  if [ ! -f "build/$preset/build.ninja" ]; then stage "configure $preset" cmake --preset "$preset"; fi
+  stage "build $preset" cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# sources: every file that clang-format owns.
+sources() { git ls-files '*.cpp' '*.h' '*.hpp' '*.c' '*.cu'; }
