@@ -1,0 +1,98 @@
+#include "runtime/process.h"
+
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+namespace cenote {
+
+Result<TemporaryFolder> TemporaryFolder::create(std::string_view prefix, const std::string& parent) {
+  std::string root = parent;
+  if (root.empty()) {
+    std::error_code error;
+    root = std::filesystem::temp_directory_path(error).string();
+    if (error) return fail(system_error("find the temporary folder", error.value()));
+  }
+  std::string path = root + "/" + std::string(prefix) + "-XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return fail(system_error("make temporary folder " + path, errno));
+  return TemporaryFolder(std::move(path));
+}
+
+TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+
+TemporaryFolder& TemporaryFolder::operator=(TemporaryFolder&& other) noexcept {
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;  // nothing a destructor could do about it
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::file(std::string_view name) const { return path_ + "/" + std::string(name); }
+
+Result<void> random_bytes(std::span<std::byte> out) {
+  while (!out.empty()) {
+    const auto got = ::getrandom(out.data(), out.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail(system_error("read random bytes", errno));
+    out = out.subspan(static_cast<std::size_t>(got));
+  }
+  return {};
+}
+
+Result<void> random_bytes(std::span<std::uint8_t> out) { return random_bytes(std::as_writable_bytes(out)); }
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const auto byte : bytes) {
+    const auto value = std::to_integer<unsigned>(byte);
+    text += digits[value >> 4U];
+    text += digits[value & 15U];
+  }
+  return text;
+}
+
+std::string to_hex(std::span<const std::uint8_t> bytes) { return to_hex(std::as_bytes(bytes)); }
+
+namespace {
+int digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+}  // namespace
+
+Result<Bytes> from_hex(std::string_view text) {
+  if (text.size() % 2 != 0)
+    return fail(ErrorCode::invalid_argument, "read hexadecimal", "odd number of digits");
+  Bytes bytes;
+  bytes.reserve(text.size() / 2);
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    const int high = digit(text[i]);
+    const int low = digit(text[i + 1]);
+    if (high < 0 || low < 0)
+      return fail(ErrorCode::invalid_argument, "read hexadecimal",
+                  "no digit near character " + std::to_string(i + 1));
+    bytes.push_back(static_cast<std::byte>(high * 16 + low));
+  }
+  return bytes;
+}
+
+bool equal_in_constant_time(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+  if (a.size() != b.size()) return false;
+  volatile std::uint8_t difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference = static_cast<std::uint8_t>(difference | (a[i] ^ b[i]));
+  return difference == 0;
+}
+
+}  // namespace cenote

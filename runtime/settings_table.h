@@ -1,0 +1,94 @@
+// The settings of Cenote: one line each, and the only list of them. A program, its file, its environment and
+// its command line all read this table.
+//
+// To add a setting, add one line:
+//
+//   {"room.name", SettingType::duration, "30s", "1ms..1h", "", "one sentence, lower case, that says what it
+//   does"},
+//
+//   name     dotted, lower case; CENOTE_ROOM_NAME in the environment, [room] name = ... in the file,
+//            --set room.name=... on the command line
+//   type     boolean          true or false
+//            integer          signed, with an optional unit for people ("hops")
+//            unsigned_integer the same, not negative
+//            duration         a number with ns, us, ms, s, m, h or d
+//            size             bytes, plain or with KiB, MiB, GiB, TiB (powers of 1024)
+//            text             any characters
+//            list             comma-separated words; an array in the file
+//            choice           one of the words in `allowed`
+//   default  in the same form as a user would write it
+//   allowed  "low..high" for numbers, durations and sizes ("" = whatever the type holds), "a|b|c" for a
+//   choice and
+//            for the words of a list ("" = any)
+//   unit     of an integer, for people; durations and sizes carry theirs
+//   help     shown by `cenote config`
+//
+// Read it with the getter of its type, settings.duration("room.name"): a misspelt name or the wrong getter
+// does not compile.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace cenote {
+
+enum class SettingType : std::uint8_t {
+  boolean,
+  integer,
+  unsigned_integer,
+  duration,
+  size,
+  text,
+  list,
+  choice
+};
+
+struct SettingDescription {
+  std::string_view name;
+  SettingType type;
+  std::string_view default_text;
+  std::string_view allowed;
+  std::string_view unit;
+  std::string_view help;
+};
+
+// clang-format off
+inline constexpr SettingDescription settings_table[] = {
+    // every program
+    {"config.file", SettingType::text, "", "", "", "settings file (TOML) to read; empty = none; not settable inside the file"},
+    {"log.level", SettingType::choice, "info", "error|warn|info|debug|trace", "", "least important kind of message to log"},
+    {"log.format", SettingType::choice, "text", "text|json", "", "log lines for people, or one JSON object a line"},
+    {"log.file", SettingType::text, "", "", "", "file that log lines are appended to; empty = standard error"},
+    {"bootstrap.timeout", SettingType::duration, "30s", "10ms..1d", "", "how long ranks wait for each other to arrive"},
+    {"ledger.slots", SettingType::unsigned_integer, "1024", "16..1048576", "operations", "operations in flight that the ledger can hold"},
+    // transports
+    {"transports", SettingType::list, "shm,tcp", "shm|tcp", "", "transports that may be used, in order of preference"},
+    {"tcp.host", SettingType::text, "127.0.0.1", "", "", "address that the TCP transport listens on and publishes"},
+    {"wait.spin", SettingType::duration, "20us", "0us..1s", "", "how long a waiter polls before it sleeps in the kernel"},
+    // collectives
+    {"collective.timeout", SettingType::duration, "30s", "1ms..1d", "", "how long a collective may take before it ends with an error"},
+    {"collective.algorithm", SettingType::choice, "auto", "auto|ring|recursive_doubling", "", "algorithm of allreduce; auto = the cheapest by the planner's model"},
+    // broker
+    {"broker.listen", SettingType::text, "127.0.0.1:4700", "", "", "address that the broker listens on"},
+    {"broker.address", SettingType::text, "127.0.0.1:4700", "", "", "broker that agents and clients connect to"},
+    {"broker.state_dir", SettingType::text, "", "", "", "folder of the broker's log and database"},
+    {"broker.lease_ttl", SettingType::duration, "60s", "100ms..30d", "", "how long a lease lasts when the client asks for no length"},
+    {"broker.max_ttl", SettingType::duration, "7d", "100ms..365d", "", "longest lease the broker grants or renews"},
+    {"broker.heartbeat", SettingType::duration, "200ms", "10ms..1m", "", "how often an agent reports to the broker"},
+    {"broker.agent_timeout", SettingType::duration, "1500ms", "20ms..10m", "", "silence after which the broker holds an agent for lost"},
+    {"broker.grace", SettingType::duration, "10m", "0s..1d", "", "how long agents keep leases alive while the broker is unreachable"},
+    {"broker.clock_drift", SettingType::duration, "2s", "0s..10m", "", "largest difference of clocks between machines that leases allow for"},
+    // agent
+    {"agent.listen", SettingType::text, "127.0.0.1:0", "", "", "address that the agent listens on; port 0 = any free one"},
+    {"agent.advertise", SettingType::text, "", "", "", "address that the agent tells clients; empty = the one it listens on"},
+    {"agent.name", SettingType::text, "", "", "", "name of the agent in leases and tables; empty = the host's name"},
+    {"agent.devices", SettingType::list, "cuda", "", "", "devices to serve: cuda, or emulated:MODEL:SIZE for each emulated one"},
+    // pool
+    {"tls.dir", SettingType::text, "", "", "", "folder with ca.pem, and cert.pem and key.pem of this program"},
+    // emulated GPU
+    {"emulator.seed", SettingType::unsigned_integer, "0", "", "", "seed of the emulated driver's refusals and delays"},
+    {"emulator.adversarial", SettingType::boolean, "false", "", "", "emulated streams lag and grants are refused as the seed says"},
+};
+// clang-format on
+
+}  // namespace cenote
