@@ -1,0 +1,4 @@
+# The broker: without the network in every preset, with it where gRPC is there.
+cenote_test(pool_token_test
+  SOURCES unit/pool/lease_token_test.cpp unit/pool/certificates_test.cpp
+  USES cenote_pool_core)
