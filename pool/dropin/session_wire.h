@@ -1,0 +1,31 @@
+// The bytes of a session's request and reply, and how a frame is moved; shared by both ends. Not API.
+#pragma once
+
+#include <sys/un.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pool/remote/client_driver.h"
+#include "runtime/bytes.h"
+#include "runtime/deadline.h"
+#include "runtime/result.h"
+
+namespace cenote::pool::dropin {
+
+inline constexpr std::size_t max_frame = 64 * 1024;
+
+Bytes encode_workers(const std::vector<remote::WorkerAddress>& workers);
+Bytes encode_error(const Error& error);
+/// The workers, or the error that was sent. Errors of its own: protocol_error.
+Result<std::vector<remote::WorkerAddress>> decode_reply(std::span<const std::byte> reply);
+
+/// Both end at `deadline`; a closed connection is peer_failed, a length above max_frame protocol_error.
+Result<void> send_frame(int socket, std::span<const std::byte> frame, Deadline deadline);
+Result<Bytes> receive_frame(int socket, Deadline deadline);
+
+/// Errors: invalid_argument (too long for a unix socket).
+Result<sockaddr_un> socket_address(const std::string& path);
+
+}  // namespace cenote::pool::dropin

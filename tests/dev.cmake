@@ -1,0 +1,6 @@
+# The scripts around the build; they do not depend on the preset, so one runs them.
+if(NOT CENOTE_SANITIZE)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_test(NAME dev_scripts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/dev/test_runner.py)
+  set_tests_properties(dev_scripts PROPERTIES TIMEOUT 180 LABELS unit)
+endif()

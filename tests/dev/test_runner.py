@@ -1,0 +1,99 @@
+"""The test runner and ./dev: what must fail does fail, and nothing is left behind."""
+
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/dev"))
+import run_tests  # noqa: E402  (the path is set above)
+
+
+def outcome_of(script, timeout=20.0):
+    """The summary of one shell script run as a test."""
+    with tempfile.TemporaryDirectory() as folder:
+        test = ("probe", ["bash", "-c", script], [], timeout, folder)
+        return run_tests.run_one(test, pathlib.Path(folder), None)[0]
+
+
+class TheRunner(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        ctypes.CDLL(None).prctl(run_tests.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def test_passes_what_ends_with_zero(self):
+        self.assertEqual((1, 0), (outcome_of("true")["passed"], outcome_of("true")["failed"]))
+
+    def test_fails_what_ends_otherwise_and_says_how(self):
+        summary = outcome_of("exit 3")
+        self.assertEqual(1, summary["failed"])
+        self.assertIn("exit 3", summary["problems"])
+
+    def test_names_the_signal_that_ended_a_test(self):
+        self.assertIn("ended by SIGSEGV", outcome_of("kill -SEGV $$")["problems"])
+
+    def test_fails_a_test_that_hangs(self):
+        self.assertIn("still running after 1 s", outcome_of("sleep 60", timeout=1.0)["problems"])
+
+    def test_fails_a_test_that_leaves_a_process_and_ends_it(self):
+        summary = outcome_of("setsid sleep 61.25 >/dev/null 2>&1 & disown; true")
+        self.assertEqual(1, summary["failed"])
+        self.assertIn("sleep", summary["problems"][0])
+        self.assertEqual({}, run_tests.descendants())
+
+    def test_fails_a_test_that_leaves_a_file(self):
+        self.assertIn("forgotten", outcome_of('touch "$TMPDIR/forgotten"')["problems"][0])
+
+    def test_counts_what_a_script_says_it_ran(self):
+        summary = outcome_of("echo '7 passed, 0 failed, 2 skipped'")
+        self.assertEqual((7, 0, 2), (summary["passed"], summary["failed"], summary["skipped"]))
+
+    def test_a_failing_script_fails_whatever_it_says(self):
+        self.assertEqual(1, outcome_of("echo '7 passed, 0 failed'; exit 1")["failed"])
+
+
+class Dev(unittest.TestCase):
+    def run_dev(self, *arguments):
+        return subprocess.run([ROOT / "dev", *arguments], capture_output=True, text=True, timeout=60, cwd="/")
+
+    def test_without_a_command_shows_the_help(self):
+        shown = self.run_dev()
+        self.assertEqual(0, shown.returncode)
+        for command in ("demo", "test", "bench", "build", "format", "lint", "clean"):
+            self.assertIn(f"\n  {command} ", shown.stdout)
+
+    def test_refuses_an_unknown_command(self):
+        refused = self.run_dev("tset")
+        self.assertEqual(2, refused.returncode)
+        self.assertIn("no command 'tset'", refused.stderr)
+
+    def test_refuses_an_unknown_bench(self):
+        refused = self.run_dev("bench", "nonsense")
+        self.assertEqual(2, refused.returncode)
+        self.assertIn("--list", refused.stderr)
+
+    def test_a_stage_ended_by_a_signal_takes_its_processes_along(self):
+        script = f'ROOT={ROOT}; source {ROOT}/tools/dev/stages.sh; LOG=$TMPDIR; stage probe sleep 62.5'
+        with tempfile.TemporaryDirectory() as folder:
+            environment = dict(os.environ, TMPDIR=folder)
+            dev = subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE)
+            give_up = time.monotonic() + 20
+            while subprocess.run(["pgrep", "-f", "^sleep 62.5$"], capture_output=True).returncode and time.monotonic() < give_up:
+                time.sleep(0.02)
+            dev.send_signal(signal.SIGTERM)
+            self.assertEqual(128 + signal.SIGTERM, dev.wait(timeout=20))
+            dev.stdout.close()
+        self.assertNotEqual(0, subprocess.run(["pgrep", "-f", "^sleep 62.5$"], capture_output=True).returncode)
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=2).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
+    sys.exit(1 if bad else 0)
