@@ -1,0 +1,52 @@
+// An agent: this machine's GPUs, offered to the pool. Opens the devices, locks them, serves clients over
+// gRPC, keeps the broker informed. `cenote agent` holds one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pool/agent/worker_host.h"
+#include "pool/tls/credentials.h"
+#include "runtime/deadline.h"
+#include "runtime/result.h"
+
+namespace cenote {
+class Logger;
+}
+
+namespace cenote::pool::agent {
+
+struct AgentOptions {
+  std::string name;  ///< that of its certificate
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;  ///< host:port told to clients; "" = where it listens
+  std::string broker;
+  std::vector<std::string> devices;  ///< as in the setting agent.devices
+  std::vector<std::string> transports{"shm", "tcp"};
+  std::string tcp_host = "127.0.0.1";
+  std::uint64_t emulator_seed = 0;
+  bool emulator_adversarial = false;
+  std::int64_t clock_drift_ms = 0;
+  std::string worker_executable = "/proc/self/exe";
+  tls::Credentials credentials;
+};
+
+/// Thread-safe. Destroying one without stop() kills its workers and tells nobody.
+class Agent {
+ public:
+  virtual ~Agent() = default;
+  /// Returns when clients can connect; registering goes on in the background. `log` outlives the agent.
+  /// Errors: already_exists (port in use, GPU served by another agent), not_found (no CUDA driver),
+  /// invalid_argument (devices).
+  static Result<std::unique_ptr<Agent>> start(AgentOptions options, Logger& log);
+  /// Where clients reach it.
+  [[nodiscard]] virtual const std::string& endpoint() const = 0;
+  [[nodiscard]] virtual const std::vector<LocalDevice>& devices() const = 0;
+  /// Waits for the first registration. Errors: the last reason why it failed; deadline_exceeded, cancelled.
+  virtual Result<void> wait_registered(Deadline deadline, const CancelFlag* cancel) = 0;
+  /// Takes no more clients, ends every worker, tells the broker.
+  virtual void stop(Deadline deadline) = 0;
+};
+
+}  // namespace cenote::pool::agent

@@ -1,0 +1,148 @@
+#include "pool/agent/worker_wire.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace cenote::pool::agent {
+
+namespace {
+
+void put_error(Writer& out, const Error& error) {
+  out.put(error.code).put(error.native);
+  out.text(error.stage).text(error.cause).text(error.device).text(error.peer).text(error.remedy);
+}
+
+Error get_error(Reader& in) {
+  Error error;
+  error.code = in.get<ErrorCode>();
+  if (error.code > ErrorCode::internal) error.code = ErrorCode::internal;
+  error.native = in.get<int>();
+  error.stage = in.text();
+  error.cause = in.text();
+  error.device = in.text();
+  error.peer = in.text();
+  error.remedy = in.text();
+  return error;
+}
+
+void put_driver(Writer& out, const DriverSpec& driver) {
+  out.text(driver.machine).put(driver.seed).put(static_cast<std::uint8_t>(driver.adversarial));
+  out.put(static_cast<std::uint32_t>(driver.emulated.size()));
+  for (const auto& card : driver.emulated) out.text(card.model).put(card.memory_bytes);
+}
+
+DriverSpec get_driver(Reader& in) {
+  DriverSpec driver;
+  driver.machine = in.text();
+  driver.seed = in.get<std::uint64_t>();
+  driver.adversarial = in.get<std::uint8_t>() != 0;
+  const auto cards = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < cards && !in.bad(); ++i) {
+    EmulatedCard card;
+    card.model = in.text();
+    card.memory_bytes = in.get<std::uint64_t>();
+    driver.emulated.push_back(std::move(card));
+  }
+  return driver;
+}
+
+tl::unexpected<Error> malformed(const char* what) {
+  return fail(ErrorCode::protocol_error, what, "the message is cut short, or from another version of cenote");
+}
+
+}  // namespace
+
+Bytes encode_setup(const WorkerSetup& setup) {
+  Writer out;
+  out.text(setup.lease_id).text(setup.client).put(setup.generation).put(setup.channel);
+  out.put(static_cast<std::uint32_t>(setup.devices.size()));
+  for (std::size_t i = 0; i < setup.devices.size(); ++i) {
+    const auto& device = setup.devices[i];
+    out.text(device.uuid).text(device.model).put(device.memory_bytes).put(device.ordinal);
+    out.put(setup.memory_limits[i]);
+  }
+  put_driver(out, setup.driver);
+  out.put(static_cast<std::uint32_t>(setup.transports.size()));
+  for (const auto& name : setup.transports) out.text(name);
+  out.text(setup.tcp_host).blob(setup.client_fabric_address);
+  return out.take();
+}
+
+Result<WorkerSetup> decode_setup(std::span<const std::byte> message) {
+  Reader in(message);
+  WorkerSetup setup;
+  setup.lease_id = in.text();
+  setup.client = in.text();
+  setup.generation = in.get<std::uint64_t>();
+  setup.channel = in.get<std::uint32_t>();
+  const auto devices = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < devices && !in.bad(); ++i) {
+    LocalDevice device;
+    device.uuid = in.text();
+    device.model = in.text();
+    device.memory_bytes = in.get<std::uint64_t>();
+    device.ordinal = in.get<std::uint32_t>();
+    setup.memory_limits.push_back(in.get<std::uint64_t>());
+    setup.devices.push_back(std::move(device));
+  }
+  setup.driver = get_driver(in);
+  const auto transports = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < transports && !in.bad(); ++i) setup.transports.push_back(in.text());
+  setup.tcp_host = in.text();
+  const auto address = in.blob();
+  setup.client_fabric_address.assign(address.begin(), address.end());
+  if (!in.finished()) return malformed("read worker setup");
+  return setup;
+}
+
+Bytes encode_message(const WorkerMessage& message) {
+  Writer out;
+  out.put(message.kind).blob(message.address).put(static_cast<std::uint8_t>(message.error.has_value()));
+  if (message.error) put_error(out, *message.error);
+  out.put(static_cast<std::uint32_t>(message.use.size()));
+  for (const auto& use : message.use) out.put(use.memory_used).put(use.launches).put(use.busy_ns);
+  return out.take();
+}
+
+Result<WorkerMessage> decode_message(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  WorkerMessage message;
+  message.kind = in.get<WorkerSays>();
+  const auto address = in.blob();
+  message.address.assign(address.begin(), address.end());
+  if (in.get<std::uint8_t>() != 0) message.error = get_error(in);
+  const auto devices = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < devices && !in.bad(); ++i) {
+    DeviceUse use;
+    use.memory_used = in.get<std::uint64_t>();
+    use.launches = in.get<std::uint64_t>();
+    use.busy_ns = in.get<std::uint64_t>();
+    message.use.push_back(use);
+  }
+  if (!in.finished()) return malformed("read worker message");
+  return message;
+}
+
+Result<void> send_packet(int fd, std::span<const std::byte> packet) {
+  while (::send(fd, packet.data(), packet.size(), MSG_NOSIGNAL) < 0) {
+    if (errno != EINTR) return fail(system_error("send to the other end of the worker's socket", errno));
+  }
+  return {};
+}
+
+Result<Bytes> receive_packet(int fd) {
+  Bytes packet(kMaxWorkerMessage);
+  for (;;) {
+    const auto got = ::recv(fd, packet.data(), packet.size(), 0);
+    if (got >= 0) {
+      packet.resize(static_cast<std::size_t>(got));
+      return packet;
+    }
+    if (errno == ECONNRESET) return Bytes{};
+    if (errno != EINTR) return fail(system_error("receive from the other end of the worker's socket", errno));
+  }
+}
+
+}  // namespace cenote::pool::agent
