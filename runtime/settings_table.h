@@ -84,6 +84,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"agent.name", SettingType::text, "", "", "", "name of the agent in leases and tables; empty = the host's name"},
     {"agent.devices", SettingType::list, "cuda", "", "", "devices to serve: cuda, or emulated:MODEL:SIZE for each emulated one"},
     // pool
+    {"client.name", SettingType::text, "", "", "", "client whose certificate in tls.dir is used; empty = the only one there"},
     {"tls.dir", SettingType::text, "", "", "", "folder with ca.pem, and cert.pem and key.pem of this program"},
     // emulated GPU
     {"emulator.seed", SettingType::unsigned_integer, "0", "", "", "seed of the emulated driver's refusals and delays"},
