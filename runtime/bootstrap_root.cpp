@@ -1,0 +1,293 @@
+// The root of a bootstrap: takes the ranks' registrations, tells each where its parent in the tree listens,
+// and who is missing. One thread, one poll loop; strangers cost a bounded amount of memory and a closed
+// connection.
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <list>
+#include <thread>
+#include <unordered_map>
+
+#include "runtime/bootstrap.h"
+#include "runtime/bootstrap_wire.h"
+#include "runtime/process.h"
+#include "runtime/tcp_socket.h"
+
+namespace cenote {
+namespace {
+
+using namespace bootstrap;
+
+constexpr auto greeting_time = std::chrono::seconds(10);
+constexpr std::size_t max_strangers = 1024;
+constexpr std::size_t max_unsent = std::size_t{64} << 10U;
+
+/// One connection. It is a stranger until its hello is accepted.
+struct Client {
+  FrameChannel channel;
+  SocketAddress from;
+  Deadline leave_by;  ///< for strangers and for those that were refused
+  std::uint32_t rank = no_rank;
+  SocketAddress listens{};
+  bool wants_parent = false;
+  bool joined = false;   ///< it said `done`
+  bool leaving = false;  ///< refused: ends when the refusal is sent
+};
+
+class Root final : public BootstrapRoot {
+ public:
+  Root(UniqueId id, UniqueFd listener, UniqueFd wake)
+      : id_(std::move(id)),
+        listener_(std::move(listener)),
+        wake_(std::move(wake)),
+        thread_([this] { serve(); }) {}
+
+  ~Root() override {
+    const std::uint64_t one = 1;
+    stop_.raise();
+    (void)!::write(wake_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  Root(const Root&) = delete;
+  Root& operator=(const Root&) = delete;
+
+  [[nodiscard]] const UniqueId& id() const override { return id_; }
+
+ private:
+  void serve();
+  void wait();
+  void accept_all();
+  void serve_client(Client& client);
+  void take_frame(Client& client, std::span<const std::byte> frame);
+  void greet(Client& client, Reader& reader);
+  void refuse(Client& client, ErrorCode code, std::string cause);
+  void tell_parent(Client& client);
+  void tell_missing(Client& client);
+  bool finished(Client& client);
+  void forget(Client& client);
+
+  const UniqueId id_;
+  const UniqueFd listener_;
+  const UniqueFd wake_;
+  CancelFlag stop_;
+
+  // of the thread
+  std::list<Client> clients_;
+  std::unordered_map<std::uint32_t, Client*> ranks_;
+  std::unordered_map<std::uint32_t, bool> joined_;  ///< ranks that said `done` and may have gone
+  std::uint32_t size_ = 0;                          ///< as the first rank said
+  std::size_t strangers_ = 0;
+  bool out_of_descriptors_ = false;
+  std::vector<pollfd> polled_;
+
+  std::thread thread_;  // last: it uses what stands above
+};
+
+void Root::serve() {
+  while (!stop_.raised()) {
+    wait();
+    auto polled = polled_.begin() + 2;  // those of clients_, in order
+    for (auto& client : clients_)
+      if ((polled++)->revents != 0) serve_client(client);
+    accept_all();
+    for (auto at = clients_.begin(); at != clients_.end();) {
+      if (finished(*at)) {
+        forget(*at);
+        at = clients_.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  }
+}
+
+void Root::wait() {
+  polled_.clear();
+  polled_.push_back({wake_.get(), POLLIN, 0});
+  // A negative descriptor is skipped: while there are none to spare, a waiting connection must not spin the
+  // loop.
+  polled_.push_back({out_of_descriptors_ ? -1 : listener_.get(), POLLIN, 0});
+  int timeout = out_of_descriptors_ ? 50 : -1;
+  for (const auto& client : clients_) {
+    polled_.push_back(
+        {client.channel.fd(), static_cast<short>(POLLIN | (client.channel.unsent() ? POLLOUT : 0)), 0});
+    if (client.rank == no_rank || client.leaving) {
+      const int left = client.leave_by.poll_ms();
+      timeout = timeout < 0 ? left : std::min(timeout, left);
+    }
+  }
+  out_of_descriptors_ = false;
+  (void)::poll(polled_.data(), polled_.size(), timeout);  // a failure means: look at everybody
+}
+
+void Root::accept_all() {
+  for (;;) {
+    auto fd = accept_from(listener_.get());
+    if (!fd) {
+      out_of_descriptors_ = true;  // others may be let go soon; try again then
+      return;
+    }
+    if (!*fd) return;
+    auto from = peer_address(fd->get());
+    if (!from) continue;  // gone already
+    if (strangers_ >= max_strangers) {
+      auto oldest = std::ranges::find(clients_, no_rank, &Client::rank);
+      if (oldest != clients_.end()) {
+        forget(*oldest);
+        clients_.erase(oldest);
+      }
+    }
+    ++strangers_;
+    clients_.push_back(
+        Client{FrameChannel(std::move(*fd), max_greeting), std::move(*from), Deadline::in(greeting_time)});
+  }
+}
+
+void Root::serve_client(Client& client) {
+  client.channel.fill();
+  while (!client.leaving) {
+    auto frame = client.channel.next();
+    if (!frame) {
+      client.leaving = true;  // not our protocol
+      client.leave_by = Deadline::in(Clock::duration::zero());
+      break;
+    }
+    if (!*frame) break;
+    take_frame(client, **frame);
+  }
+  client.channel.flush();
+}
+
+void Root::take_frame(Client& client, std::span<const std::byte> frame) {
+  Reader reader(frame);
+  const auto kind = reader.get<Kind>();
+  if (client.rank == no_rank) {
+    if (kind == Kind::hello) return greet(client, reader);
+  } else if (kind == Kind::ask_parent && reader.finished()) {
+    return tell_parent(client);
+  } else if (kind == Kind::ask_missing && reader.finished()) {
+    return tell_missing(client);
+  } else if (kind == Kind::done && reader.finished()) {
+    client.joined = true;
+    joined_[client.rank] = true;
+    return;
+  }
+  client.leaving = true;
+  client.leave_by = Deadline::in(Clock::duration::zero());
+}
+
+void Root::greet(Client& client, Reader& reader) {
+  const auto their_magic = reader.get<std::uint32_t>();
+  const auto secret = reader.raw(id_.secret.size());
+  const auto rank = reader.get<std::uint32_t>();
+  const auto size = reader.get<std::uint32_t>();
+  const auto port = reader.get<std::uint16_t>();
+  if (!reader.finished() || their_magic != magic) {
+    client.leaving = true;
+    client.leave_by = Deadline::in(Clock::duration::zero());
+    return;
+  }
+  const std::span<const std::uint8_t> theirs(reinterpret_cast<const std::uint8_t*>(secret.data()),
+                                             secret.size());
+  if (!equal_in_constant_time(theirs, id_.secret))
+    return refuse(client, ErrorCode::permission_denied, "the secret is not that of this group");
+  if (size == 0 || size > max_size || rank >= size)
+    return refuse(client, ErrorCode::invalid_argument,
+                  "rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist");
+  if (!joined_.empty())
+    return refuse(client, ErrorCode::already_exists, "the group already stands; make a new id");
+  if (ranks_.empty()) size_ = size;
+  if (size != size_)
+    return refuse(
+        client, ErrorCode::invalid_argument,
+        "it expects " + std::to_string(size) + " ranks, the others expect " + std::to_string(size_));
+  if (const auto there = ranks_.find(rank); there != ranks_.end() && !there->second->channel.closed())
+    return refuse(client, ErrorCode::already_exists,
+                  "rank " + std::to_string(rank) + " is already there, from " + there->second->from.text());
+  client.rank = rank;
+  client.listens = {client.from.host, port};
+  client.channel.set_max_frame(max_reply);
+  --strangers_;
+  ranks_[rank] = &client;
+  if (rank != 0) tell_parent(client);
+  for (std::uint64_t child = std::uint64_t{rank} * fan_out + 1;
+       child <= std::uint64_t{rank} * fan_out + fan_out; ++child) {
+    const auto waiting = ranks_.find(static_cast<std::uint32_t>(child));
+    if (waiting != ranks_.end() && waiting->second->wants_parent) {
+      tell_parent(*waiting->second);
+      waiting->second->channel.flush();
+    }
+  }
+}
+
+void Root::refuse(Client& client, ErrorCode code, std::string cause) {
+  client.channel.queue(Writer().put(Kind::refused).put(code).text(cause).bytes());
+  client.leaving = true;
+  client.leave_by = Deadline::in(std::chrono::seconds(1));
+}
+
+void Root::tell_parent(Client& client) {
+  const auto parent = ranks_.find(parent_of(client.rank));
+  client.wants_parent = parent == ranks_.end();
+  if (client.wants_parent) return;  // told when it registers
+  const auto& at = parent->second->listens;
+  client.channel.queue(Writer().put(Kind::parent_at).text(at.host).put(at.port).bytes());
+}
+
+void Root::tell_missing(Client& client) {
+  const auto text =
+      list_ranks(size_, [this](std::uint32_t r) { return !ranks_.contains(r) && !joined_.contains(r); });
+  client.channel.queue(Writer().put(Kind::missing).text(text).bytes());
+}
+
+bool Root::finished(Client& client) {
+  if (client.channel.closed() || client.channel.unsent_bytes() > max_unsent) return true;
+  if (client.leaving) return !client.channel.unsent() || client.leave_by.passed();
+  return client.rank == no_rank && client.leave_by.passed();
+}
+
+void Root::forget(Client& client) {
+  if (client.rank == no_rank) {
+    --strangers_;
+  } else if (const auto at = ranks_.find(client.rank); at != ranks_.end() && at->second == &client) {
+    ranks_.erase(at);  // a rank that died before the group stood may come back, perhaps before this is noticed
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BootstrapRoot>> BootstrapRoot::create(const std::string& host) {
+  UniqueId id;
+  CENOTE_ASSIGN(auto listener, listen_on({host, 0}, 4096));
+  CENOTE_ASSIGN(const auto address, local_address(listener.get()));
+  id.host = host;
+  id.port = address.port;
+  CENOTE_TRY(random_bytes(std::span<std::uint8_t>(id.secret)));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return fail(system_error("make the bootstrap's wake descriptor", errno));
+  try {
+    return std::make_unique<Root>(std::move(id), std::move(listener), std::move(wake));
+  } catch (const std::system_error& error) {
+    return fail(system_error("start the bootstrap's thread", error.code().value()));
+  }
+}
+
+std::string UniqueId::text() const { return SocketAddress{host, port}.text() + "/" + to_hex(secret); }
+
+Result<UniqueId> UniqueId::parse(std::string_view text) {
+  const auto slash = text.rfind('/');
+  if (slash == std::string_view::npos)
+    return fail(ErrorCode::invalid_argument, "read unique id", "it is not of the form host:port/secret");
+  CENOTE_ASSIGN(const auto address, SocketAddress::parse(text.substr(0, slash)));
+  CENOTE_ASSIGN(const auto secret, from_hex(text.substr(slash + 1)));
+  UniqueId id{address.host, address.port};
+  if (id.port == 0) return fail(ErrorCode::invalid_argument, "read unique id", "port 0 is nobody's");
+  if (secret.size() != id.secret.size())
+    return fail(ErrorCode::invalid_argument, "read unique id", "its secret has not 32 digits");
+  std::memcpy(id.secret.data(), secret.data(), secret.size());
+  return id;
+}
+
+}  // namespace cenote

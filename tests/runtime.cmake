@@ -1,0 +1,1 @@
+cenote_test(runtime_bootstrap_test SOURCES unit/runtime/bootstrap_test.cpp USES cenote_runtime)

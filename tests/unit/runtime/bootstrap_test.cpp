@@ -1,0 +1,394 @@
+#include "runtime/bootstrap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "runtime/bootstrap_wire.h"
+#include "runtime/process.h"
+#include "runtime/tcp_socket.h"
+
+namespace cenote {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+Deadline soon() { return Deadline::in(60s); }
+
+std::unique_ptr<BootstrapRoot> make_root() {
+  auto root = BootstrapRoot::create("127.0.0.1");
+  EXPECT_TRUE(root) << root.error().message();
+  return std::move(*root);
+}
+
+Bytes bytes_of(std::string_view text) {
+  const auto view = as_bytes(text);
+  return {view.begin(), view.end()};
+}
+
+/// What rank r contributes: r % 7 copies of a letter, so that lengths differ and some are empty.
+Bytes contribution(std::uint32_t rank) {
+  return Bytes(rank % 7, static_cast<std::byte>('a' + static_cast<int>(rank % 26)));
+}
+
+/// Runs one thread for each rank, started in a shuffled order; `body` gets a joined group.
+void with_ranks(std::uint32_t size, const std::function<void(Bootstrap&)>& body, unsigned seed = 1) {
+  const auto root = make_root();
+  std::vector<std::uint32_t> order(size);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  std::vector<std::jthread> threads;
+  threads.reserve(size);
+  for (const auto rank : order) {
+    threads.emplace_back([&, rank] {
+      auto group = Bootstrap::join(root->id(), rank, size, soon());
+      ASSERT_TRUE(group) << group.error().message();
+      body(**group);
+    });
+  }
+}
+
+class BootstrapSizes : public testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(BootstrapSizes, EveryRankSeesEveryContributionInEveryRound) {
+  const auto size = GetParam();
+  std::atomic<std::uint32_t> finished{0};
+  with_ranks(
+      size,
+      [&](Bootstrap& group) {
+        EXPECT_EQ(group.size(), size);
+        for (int round = 0; round < 3; ++round) {
+          const auto all =
+              group.allgather(contribution(group.rank() + static_cast<std::uint32_t>(round)), soon());
+          ASSERT_TRUE(all) << all.error().message();
+          ASSERT_EQ(all->size(), size);
+          for (std::uint32_t r = 0; r < size; ++r)
+            EXPECT_EQ((*all)[r], contribution(r + static_cast<std::uint32_t>(round)));
+          const auto told = group.broadcast(
+              bytes_of("round " + std::to_string(round) + " of " + std::to_string(group.rank())), soon());
+          ASSERT_TRUE(told) << told.error().message();
+          EXPECT_EQ(as_text(*told), "round " + std::to_string(round) + " of 0");
+          const auto met = group.barrier(soon());
+          ASSERT_TRUE(met) << met.error().message();
+        }
+        ++finished;
+      },
+      size);
+  EXPECT_EQ(finished, size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bootstrap, BootstrapSizes, testing::Values(1, 2, 3, 8, 9, 10, 17, 33));
+
+TEST(Bootstrap, BarrierLetsNobodyGoBeforeTheLastIsThere) {
+  std::atomic<std::uint32_t> arrived{0};
+  with_ranks(11, [&](Bootstrap& group) {
+    for (std::uint32_t round = 1; round <= 5; ++round) {
+      ++arrived;
+      ASSERT_TRUE(group.barrier(soon()));
+      EXPECT_GE(arrived.load(), round * 11);
+      ASSERT_TRUE(group.barrier(soon()));
+    }
+  });
+}
+
+TEST(Bootstrap, CarriesTheLargestContributionsAndRefusesLargerOnes) {
+  with_ranks(10, [](Bootstrap& group) {
+    const Bytes mine(1U << 20U, static_cast<std::byte>(group.rank()));
+    const auto all = group.allgather(mine, soon());
+    ASSERT_TRUE(all) << all.error().message();
+    EXPECT_EQ(all->back(), Bytes(1U << 20U, std::byte{9}));
+  });
+  with_ranks(1, [](Bootstrap& group) {
+    const auto all = group.allgather(Bytes((1U << 20U) + 1), soon());
+    ASSERT_FALSE(all);
+    EXPECT_EQ(all.error().code, ErrorCode::invalid_argument);
+  });
+}
+
+TEST(Bootstrap, BroadcastRunsAheadOfSlowReaders) {
+  with_ranks(9, [](Bootstrap& group) {
+    for (int i = 0; i < 50; ++i) {
+      const auto told = group.broadcast(Bytes(100'000, static_cast<std::byte>(i)), soon());
+      ASSERT_TRUE(told) << told.error().message();
+      ASSERT_EQ(*told, Bytes(100'000, static_cast<std::byte>(i)));
+    }
+  });
+}
+
+TEST(Bootstrap, JoinNamesTheRanksThatHaveNotArrived) {
+  const auto root = make_root();
+  std::vector<std::jthread> threads;
+  for (const std::uint32_t rank : {0U, 1U, 2U, 4U, 5U, 6U}) {
+    threads.emplace_back([&root, rank] {
+      const auto group = Bootstrap::join(root->id(), rank, 8, Deadline::in(1500ms));
+      ASSERT_FALSE(group);
+      EXPECT_EQ(group.error().code, ErrorCode::deadline_exceeded);
+      EXPECT_THAT(group.error().message(), HasSubstr("ranks 3, 7 of 8 have not arrived"));
+      EXPECT_THAT(group.error().message(), HasSubstr("bootstrap.timeout"));
+    });
+  }
+}
+
+TEST(Bootstrap, OrphansOfAMissingParentNameItToo) {
+  const auto root = make_root();
+  const auto group = Bootstrap::join(root->id(), 9, 10, Deadline::in(400ms));
+  ASSERT_FALSE(group);
+  EXPECT_THAT(group.error().message(), HasSubstr("ranks 0-8 of 10 have not arrived"));
+}
+
+TEST(Bootstrap, ARankThatLeftBeforeTheGroupStoodMayComeBack) {
+  const auto root = make_root();
+  for (const std::uint32_t rank : {0U, 1U}) {
+    const auto early = Bootstrap::join(root->id(), rank, 10, Deadline::in(50ms));
+    ASSERT_FALSE(early);
+    EXPECT_EQ(early.error().code, ErrorCode::deadline_exceeded);
+  }
+  std::vector<std::jthread> threads;
+  for (std::uint32_t rank = 0; rank < 10; ++rank)
+    threads.emplace_back([&root, rank] {
+      const auto group = Bootstrap::join(root->id(), rank, 10, soon());
+      ASSERT_TRUE(group) << group.error().message();
+      EXPECT_TRUE((*group)->barrier(soon()));
+    });
+}
+
+/// A rank by hand: registered when this returns, for as long as the channel lives.
+FrameChannel register_rank(const BootstrapRoot& root, std::uint32_t rank, std::uint32_t size) {
+  auto fd = start_connecting({root.id().host, root.id().port});
+  EXPECT_TRUE(fd);
+  FrameChannel channel(std::move(*fd), 4096);
+  Writer hello;
+  hello.put(bootstrap::Kind::hello).put(bootstrap::magic);
+  for (const auto byte : root.id().secret) hello.put(byte);
+  channel.queue(hello.put(rank).put(size).put(std::uint16_t{9}).bytes());
+  channel.queue(Writer().put(bootstrap::Kind::ask_missing).bytes());
+  const auto deadline = soon();
+  while (!deadline.passed() && !channel.closed()) {
+    channel.flush();
+    channel.fill();
+    const auto frame = channel.next();
+    if (frame && *frame && (**frame)[0] == static_cast<std::byte>(bootstrap::Kind::missing)) return channel;
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << "the root did not take rank " << rank;
+  return channel;
+}
+
+TEST(Bootstrap, RefusesASecondRankOfTheSameNumber) {
+  const auto root = make_root();
+  const auto first = register_rank(*root, 1, 3);
+  const auto second = Bootstrap::join(root->id(), 1, 3, soon());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::already_exists);
+  EXPECT_THAT(second.error().message(), HasSubstr("rank 1 is already there, from 127.0.0.1"));
+}
+
+TEST(Bootstrap, RefusesTheWrongSecretTheWrongSizeAndImpossibleRanks) {
+  const auto root = make_root();
+  auto forged = root->id();
+  forged.secret[15] ^= 1;
+  const auto stranger = Bootstrap::join(forged, 0, 2, soon());
+  ASSERT_FALSE(stranger);
+  EXPECT_EQ(stranger.error().code, ErrorCode::permission_denied);
+
+  const auto honest = register_rank(*root, 0, 2);
+  const auto other = Bootstrap::join(root->id(), 1, 3, soon());
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(other.error().message(), HasSubstr("it expects 3 ranks, the others expect 2"));
+  const auto impossible = Bootstrap::join(root->id(), 2, 2, soon());
+  ASSERT_FALSE(impossible);
+  EXPECT_EQ(impossible.error().code, ErrorCode::invalid_argument);
+}
+
+TEST(Bootstrap, AGroupThatStandsTakesNobodyMore) {
+  const auto root = make_root();
+  std::jthread other([&] { ASSERT_TRUE(Bootstrap::join(root->id(), 1, 2, soon())); });
+  const auto group = Bootstrap::join(root->id(), 0, 2, soon());
+  ASSERT_TRUE(group) << group.error().message();
+  other.join();
+  const auto late = Bootstrap::join(root->id(), 1, 2, soon());
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::already_exists);
+}
+
+TEST(Bootstrap, CancelEndsJoinAndCollectivesAtOnce) {
+  const auto root = make_root();
+  CancelFlag cancel;
+  std::latch waiting(1);
+  std::jthread rank1([&] {
+    auto group = Bootstrap::join(root->id(), 1, 2, soon(), &cancel);
+    ASSERT_TRUE(group) << group.error().message();
+    waiting.count_down();
+    const auto met = (*group)->barrier(soon());
+    ASSERT_FALSE(met);
+    EXPECT_EQ(met.error().code, ErrorCode::cancelled);
+    const auto again = (*group)->barrier(soon());  // the first failure stays
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().message(), met.error().message());
+  });
+  auto group = Bootstrap::join(root->id(), 0, 2, soon());
+  ASSERT_TRUE(group) << group.error().message();
+  waiting.wait();
+  cancel.raise();
+  const auto met =
+      (*group)->allgather({}, soon());  // its peer says that it was cancelled, or calls another one
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().peer, "rank 1");
+  rank1.join();
+
+  const auto joined = Bootstrap::join(make_root()->id(), 0, 2, soon(), &cancel);
+  ASSERT_FALSE(joined);
+}
+
+TEST(Bootstrap, ADeadRankIsNamedByEveryOther) {
+  for (const std::uint32_t dead : {0U, 1U, 8U, 9U, 16U}) {
+    SCOPED_TRACE(dead);
+    const auto root = make_root();
+    std::atomic<int> named{0};
+    {
+      std::vector<std::jthread> threads;
+      for (std::uint32_t rank = 0; rank < 17; ++rank)
+        threads.emplace_back([&, rank] {
+          auto group = Bootstrap::join(root->id(), rank, 17, soon());
+          ASSERT_TRUE(group) << group.error().message();
+          ASSERT_TRUE((*group)->barrier(soon()));
+          if (rank == dead) return;  // gone in the middle
+          const auto all = (*group)->allgather(contribution(rank), soon());
+          ASSERT_FALSE(all);
+          EXPECT_EQ(all.error().code, ErrorCode::peer_failed);
+          EXPECT_EQ(all.error().peer, "rank " + std::to_string(dead)) << all.error().message();
+          ++named;
+        });
+    }
+    EXPECT_EQ(named, 16);
+  }
+}
+
+TEST(Bootstrap, ASilentRankIsNamedWhenTheDeadlinePasses) {
+  std::latch over(10);
+  with_ranks(11, [&](Bootstrap& group) {
+    if (group.rank() == 9) return over.wait();  // alive, and never calls; child of rank 1
+    const auto met = group.barrier(group.rank() == 0 ? Deadline::in(700ms) : soon());
+    over.count_down();
+    ASSERT_FALSE(met);
+    EXPECT_THAT(met.error().message(), HasSubstr("rank 9 of 11 has not taken part"));
+    EXPECT_EQ(met.error().code, group.rank() == 0 ? ErrorCode::deadline_exceeded : ErrorCode::peer_failed);
+    EXPECT_EQ(met.error().peer, group.rank() == 0 ? "" : "rank 9");
+  });
+}
+
+TEST(Bootstrap, DifferentCallsAreReportedNotMixedUp) {
+  with_ranks(2, [](Bootstrap& group) {
+    auto outcome = group.rank() == 0 ? group.barrier(soon())
+                                     : Result<void>(group.allgather({}, soon()).map([](auto&&) {}));
+    ASSERT_FALSE(outcome);
+    EXPECT_THAT(outcome.error().message(), HasSubstr("the same calls in the same order"));
+  });
+}
+
+/// Sends `bytes` to the root as a stranger and keeps the connection.
+UniqueFd intrude(const UniqueId& id, std::span<const std::byte> bytes) {
+  auto fd = start_connecting({id.host, id.port});
+  EXPECT_TRUE(fd);
+  FrameChannel channel(std::move(*fd), 1024);
+  channel.queue(std::make_shared<const Bytes>(bytes.begin(), bytes.end()));
+  for (int i = 0; i < 1000 && channel.unsent() && !channel.closed(); ++i) channel.flush();
+  return UniqueFd(::dup(channel.fd()));
+}
+
+TEST(Bootstrap, StrangersGarbageAndPortScannersDoNotDisturbIt) {
+  const auto root = make_root();
+  std::vector<UniqueFd> intruders;
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) {
+    Bytes garbage(random() % 600);
+    for (auto& byte : garbage) byte = static_cast<std::byte>(random());
+    intruders.push_back(intrude(root->id(), garbage));
+  }
+  intruders.push_back(intrude(root->id(), as_bytes("GET / HTTP/1.1\r\n\r\n")));
+  const std::uint32_t huge = 0xffffffff;
+  intruders.push_back(intrude(root->id(), std::as_bytes(std::span(&huge, 1))));
+  // Every prefix and every single-byte corruption of a true hello but for the secret.
+  Writer hello;
+  hello.put(bootstrap::Kind::hello).put(bootstrap::magic);
+  for (int i = 0; i < 16; ++i) hello.put(std::uint8_t{0});
+  hello.put(1U).put(2U).put(std::uint16_t{9});
+  const auto frame = *make_frame(hello.bytes());
+  for (std::size_t cut = 0; cut < frame.size(); ++cut) {
+    intruders.push_back(intrude(root->id(), std::span(frame).first(cut)));
+    auto corrupt = frame;
+    corrupt[cut] ^= std::byte{0x55};
+    intruders.push_back(intrude(root->id(), corrupt));
+  }
+  std::vector<std::jthread> threads;
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&root, rank] {
+      auto group = Bootstrap::join(root->id(), rank, 3, soon());
+      ASSERT_TRUE(group) << group.error().message();
+      EXPECT_TRUE((*group)->barrier(soon()));
+    });
+}
+
+TEST(Bootstrap, ARootThatIsGoneIsAnErrorAtOnce) {
+  const auto id = make_root()->id();
+  const auto group = Bootstrap::join(id, 0, 1, soon());
+  ASSERT_FALSE(group);
+  EXPECT_THAT(group.error().message(), HasSubstr("cannot reach root 127.0.0.1:"));
+  EXPECT_THAT(group.error().message(), HasSubstr("still running"));
+}
+
+TEST(Bootstrap, GroupsAtTheSameTimeDoNotMix) {
+  std::vector<std::jthread> groups;
+  for (int g = 0; g < 3; ++g)
+    groups.emplace_back([g] {
+      with_ranks(4, [g](Bootstrap& group) {
+        const auto told = group.broadcast(bytes_of("group " + std::to_string(g)), soon());
+        ASSERT_TRUE(told) << told.error().message();
+        EXPECT_EQ(as_text(*told), "group " + std::to_string(g));
+      });
+    });
+}
+
+TEST(UniqueId, SurvivesItsTextForm) {
+  const auto root = make_root();
+  const auto text = root->id().text();
+  EXPECT_EQ(text.find_first_of(" \t\n"), std::string::npos);
+  const auto id = UniqueId::parse(text);
+  ASSERT_TRUE(id) << id.error().message();
+  EXPECT_EQ(id->host, root->id().host);
+  EXPECT_EQ(id->port, root->id().port);
+  EXPECT_EQ(id->secret, root->id().secret);
+  const UniqueId v6{"fe80::1", 7, {}};
+  EXPECT_EQ(UniqueId::parse(v6.text())->host, "fe80::1");
+}
+
+TEST(UniqueId, RefusesWhatIsNoId) {
+  const std::string secret(32, 'a');
+  for (const auto& text :
+       {std::string(), std::string("x"), "host:1/" + secret + "00", "host:1/" + secret.substr(2),
+        "host/" + secret, ":1/" + secret, "host:0/" + secret, "host:65536/" + secret, "host:1x/" + secret,
+        "host:-1/" + secret, "a b:1/" + secret, "::1:5/" + secret, "host:1/" + secret.substr(1) + "g"})
+    EXPECT_FALSE(UniqueId::parse(text)) << text;
+}
+
+TEST(RankList, NamesGapsAndRunsAndAbbreviates) {
+  using bootstrap::list_ranks;
+  EXPECT_EQ(list_ranks(8, [](auto r) { return r == 3; }), "rank 3 of 8");
+  EXPECT_EQ(list_ranks(8, [](auto r) { return r == 3 || r == 7; }), "ranks 3, 7 of 8");
+  EXPECT_EQ(list_ranks(16, [](auto r) { return r > 3 && r < 9; }), "ranks 4-8 of 16");
+  EXPECT_EQ(list_ranks(4, [](auto) { return false; }), "");
+  EXPECT_EQ(list_ranks(100, [](auto r) { return r % 2 == 0; }),
+            "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 38 more of 100");
+}
+
+}  // namespace
+}  // namespace cenote
