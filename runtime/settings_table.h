@@ -85,6 +85,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"agent.devices", SettingType::list, "cuda", "", "", "devices to serve: cuda, or emulated:MODEL:SIZE for each emulated one"},
     // pool
     {"client.name", SettingType::text, "", "", "", "client whose certificate in tls.dir is used; empty = the only one there"},
+    {"client.lease_file", SettingType::text, "", "", "", "lease that this program uses, from `cenote lease --detach`; `cenote lease -- CMD` sets it for CMD"},
     {"tls.dir", SettingType::text, "", "", "", "folder with ca.pem, and cert.pem and key.pem of this program"},
     // emulated GPU
     {"emulator.seed", SettingType::unsigned_integer, "0", "", "", "seed of the emulated driver's refusals and delays"},
