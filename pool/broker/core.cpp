@@ -1,0 +1,488 @@
+#include "pool/broker/core.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+
+#include "pool/scheduler/place.h"
+#include "runtime/log.h"
+
+namespace cenote::pool {
+namespace {
+
+constexpr auto kAudience = "broker";
+constexpr std::size_t kMaxDeferred = 100'000;
+
+Result<std::string> random_id() {
+  std::array<unsigned char, 6> bytes{};
+  if (RAND_bytes(bytes.data(), bytes.size()) != 1) {
+    return fail(ErrorCode::internal, "make an id", "OpenSSL has no random bytes");
+  }
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string id;
+  for (const auto byte : bytes) {
+    id.push_back(digits[byte >> 4U]);
+    id.push_back(digits[byte & 15U]);
+  }
+  return id;
+}
+
+std::string seconds(std::int64_t ms) {
+  return std::to_string(ms / 1000) + (ms % 1000 != 0 ? "." + std::to_string(ms % 1000 / 100) : "") + " s";
+}
+
+bool holds_on(const Lease& lease, const std::string& agent) {
+  return std::any_of(lease.shares.begin(), lease.shares.end(),
+                     [&](const Share& share) { return share.held && share.agent == agent; });
+}
+
+std::string clipped(std::string text) {
+  if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
+  return text;
+}
+
+Result<void> check_ask(const LeaseAsk& ask) {
+  constexpr auto stage = "read the lease request";
+  if (ask.client_key == PublicKey{}) {
+    return fail(ErrorCode::invalid_argument, stage, "it has no client key: a lease is bound to one");
+  }
+  for (const auto* text : {&ask.client, &ask.model, &ask.note, &ask.request_id}) {
+    if (text->size() > kMaxTextBytes) {
+      return fail(ErrorCode::invalid_argument, stage,
+                  "client, model, note and request id have at most 512 bytes");
+    }
+  }
+  if (ask.gpus > kMaxSharesPerLease) {
+    return fail(ErrorCode::invalid_argument, stage, "a lease has at most 16384 GPUs");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BrokerCore>> BrokerCore::open(std::unique_ptr<Store> store, KeyPair key,
+                                                     const BrokerClock& clock, Logger& log,
+                                                     BrokerPolicy policy) {
+  CENOTE_ASSIGN(auto journal, Journal::open(std::move(store), policy.snapshot_every));
+  std::unique_ptr<BrokerCore> core(new BrokerCore(std::move(journal), std::move(key), clock, log, policy));
+  const Command start = command::StartTerm{core->journal_.state().term + 1, policy.grace_ms, policy.drift_ms};
+  const std::lock_guard lock(core->mutex_);
+  CENOTE_TRY(core->commit(std::span(&start, 1)));
+  return core;
+}
+
+BrokerCore::BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log,
+                       BrokerPolicy policy)
+    : journal_(std::move(journal)),
+      key_(std::move(key)),
+      clock_(clock),
+      log_(log),
+      policy_(policy),
+      started_monotonic_ms_(clock.monotonic_ms()) {}
+
+Result<void> BrokerCore::commit(std::span<const Command> commands) {
+  auto events = journal_.commit(commands, clock_.unix_ms());
+  if (!events) return fail(std::move(events).error());
+  log_events(*events);
+  if (auto compacted = journal_.compact(); !compacted) log_.write(LogLevel::warn, compacted.error());
+  return {};
+}
+
+/// For decisions that nobody waits for: what cannot be logged now comes up again at the next tick.
+void BrokerCore::commit_or_keep(std::vector<Command> commands) {
+  if (commands.empty()) return;
+  auto done = commit(commands);
+  auto cause = done ? std::string() : done.error().message();
+  if (!done && cause != last_store_error_) log_.write(LogLevel::error, done.error());
+  last_store_error_ = std::move(cause);
+}
+
+void BrokerCore::log_events(std::span<const Event> events) {
+  using Kind = Event::Kind;
+  for (const auto& event : events) {
+    switch (event.kind) {
+      case Kind::term_started:
+        log_.info("broker term {}", event.text);
+        break;
+      case Kind::agent_registered:
+        log_.info("agent {} registered at {}", event.agent, event.text);
+        break;
+      case Kind::agent_lost:
+        log_.warn("agent {} is silent: nothing new is placed there", event.agent);
+        break;
+      case Kind::agent_back:
+        log_.info("agent {} is heard again", event.agent);
+        break;
+      case Kind::lease_granted:
+        log_.info("lease {} granted: {}", event.lease, event.text);
+        break;
+      case Kind::lease_renewed:
+        log_.debug("lease {} renewed", event.lease);
+        break;
+      case Kind::lease_ended:
+        log_.info("lease {} ended: {}", event.lease, event.text);
+        break;
+      case Kind::device_freed:
+        log_.debug("device {} freed by lease {}", event.device, event.lease);
+        break;
+      case Kind::lease_gone:
+        log_.debug("lease {} is cleared everywhere", event.lease);
+        break;
+    }
+  }
+}
+
+void BrokerCore::hear(const std::string& agent) {
+  auto& life = lives_[agent];
+  life.heard_monotonic_ms = clock_.monotonic_ms();
+  life.heard_unix_ms = clock_.unix_ms();
+  load_.reachable.insert(agent);
+}
+
+Result<AgentWelcome> BrokerCore::register_agent(const AgentHello& hello) {
+  const std::lock_guard lock(mutex_);
+  const auto& agents = journal_.state().agents;
+  const auto known = agents.find(hello.name);
+  bool same = known != agents.end() && known->second.instance == hello.instance && known->second.alive &&
+              known->second.endpoint == hello.endpoint &&
+              known->second.devices.size() == hello.devices.size();
+  for (std::size_t i = 0; same && i < hello.devices.size(); ++i) {
+    same = journal_.state().devices.at(known->second.devices[i]).spec == hello.devices[i];
+  }
+  if (!same) {  // an agent that only meets a new broker is not worth a record
+    const Command join = command::RegisterAgent{hello.name, hello.endpoint, hello.instance, hello.devices};
+    CENOTE_TRY(commit(std::span(&join, 1)));
+  }
+  hear(hello.name);
+  auto& life = lives_[hello.name];
+  life.registered = true;
+  life.loads.clear();
+  return AgentWelcome{policy_.heartbeat_ms,
+                      policy_.grace_ms,
+                      journal_.state().term,
+                      key_.public_key(),
+                      leases_to_end(hello.name, hello.live),
+                      floors(hello.name)};
+}
+
+std::vector<std::string> BrokerCore::leases_to_end(const std::string& agent,
+                                                   const std::vector<LiveLease>& live) const {
+  const auto& state = journal_.state();
+  std::set<std::string> ends;
+  for (const auto& uuid : state.agents.at(agent).devices) {
+    for (const auto& holder : state.devices.at(uuid).holders) {
+      if (state.leases.at(holder.lease).ended) ends.insert(holder.lease);
+    }
+  }
+  for (const auto& [id, epoch] : live) {
+    const auto found = state.leases.find(id);
+    const bool granted =
+        found != state.leases.end() && !found->second.ended &&
+        std::any_of(found->second.shares.begin(), found->second.shares.end(),
+                    [&, e = epoch](const Share& share) {
+                      return share.held && share.agent == agent && (e == 0 || share.epoch == e);
+                    });
+    if (!granted) ends.insert(id);
+  }
+  return {ends.begin(), ends.end()};
+}
+
+std::vector<DeviceFloor> BrokerCore::floors(const std::string& agent) const {
+  std::vector<DeviceFloor> floors;
+  for (const auto& uuid : journal_.state().agents.at(agent).devices) {
+    floors.push_back({uuid, floor_of(journal_.state(), uuid)});
+  }
+  return floors;
+}
+
+/// What the ends that an agent reports mean for the state.
+std::vector<Command> BrokerCore::after_ends(const AgentPulse& pulse) const {
+  std::vector<Command> commands;
+  std::set<std::string> seen;
+  for (const auto& [id, reason] : pulse.ended) {
+    const auto found = journal_.state().leases.find(id);
+    if (found == journal_.state().leases.end() || !holds_on(found->second, pulse.name) ||
+        !seen.insert(id).second) {
+      continue;  // confirmed before, or reclaimed
+    }
+    if (!found->second.ended) {
+      commands.emplace_back(
+          command::End{id, EndCause::failed, clipped("agent " + pulse.name + ": " + reason), 0});
+    }
+    commands.emplace_back(command::Confirm{id, pulse.name});
+  }
+  return commands;
+}
+
+void BrokerCore::take_loads(const AgentPulse& pulse) {
+  auto& life = lives_[pulse.name];
+  life.loads.clear();
+  const auto& devices = journal_.state().devices;
+  for (const auto& load : pulse.loads) {
+    const auto device = devices.find(load.device);
+    if (device == devices.end() || device->second.agent != pulse.name) continue;  // not its own
+    if (life.loads.size() == kMaxDevicesPerAgent * 16) break;
+    life.loads.push_back(load);
+    load_.utilisation[load.device] = load.utilisation;
+  }
+}
+
+Result<PulseAnswer> BrokerCore::heartbeat(const AgentPulse& pulse) {
+  const std::lock_guard lock(mutex_);
+  const auto& agents = journal_.state().agents;
+  const auto known = agents.find(pulse.name);
+  const auto life = lives_.find(pulse.name);
+  PulseAnswer answer;
+  if (known == agents.end() || known->second.instance != pulse.instance || life == lives_.end() ||
+      !life->second.registered) {
+    answer.register_again = true;
+    return answer;
+  }
+  hear(pulse.name);
+  std::vector<Command> commands;
+  if (!known->second.alive) commands.emplace_back(command::RecoverAgent{pulse.name});
+  commit_or_keep(std::move(commands));
+  if (auto ends = after_ends(pulse); !ends.empty()) {
+    if (auto done = commit(ends); !done) {
+      // The agent tells it once: keep it until the log has it.
+      for (const auto& [id, reason] : pulse.ended) {
+        if (deferred_.size() < kMaxDeferred) deferred_.emplace(std::pair(id, pulse.name), reason);
+      }
+      log_.write(LogLevel::error, done.error());
+    }
+  }
+  take_loads(pulse);
+  answer.end_leases = leases_to_end(pulse.name, pulse.live);
+  for (const auto& [id, epoch] : pulse.live) {
+    const auto lease = journal_.state().leases.find(id);
+    if (lease != journal_.state().leases.end() && !lease->second.ended) {
+      answer.renewed.push_back({id, lease->second.expires_ms});
+    }
+  }
+  answer.floors = floors(pulse.name);
+  return answer;
+}
+
+void BrokerCore::confirm_deferred() {
+  for (auto entry = deferred_.begin(); entry != deferred_.end();) {
+    const auto& [id, agent] = entry->first;
+    const auto commands =
+        after_ends({.name = agent, .instance = {}, .live = {}, .ended = {{id, entry->second}}, .loads = {}});
+    if (!commands.empty() && !commit(commands)) return;
+    entry = deferred_.erase(entry);
+  }
+}
+
+Result<std::int64_t> BrokerCore::ttl(std::int64_t asked_ms) const {
+  if (asked_ms == 0) return std::min(policy_.default_ttl_ms, policy_.max_ttl_ms);
+  if (asked_ms < 0 || asked_ms > policy_.max_ttl_ms) {
+    return fail(ErrorCode::invalid_argument, "set the lease's length",
+                "asks " + seconds(asked_ms) + ", this broker grants 1 s to " + seconds(policy_.max_ttl_ms));
+  }
+  return asked_ms;
+}
+
+Result<LeaseView> BrokerCore::request(const LeaseAsk& ask) {
+  CENOTE_TRY(check_ask(ask));
+  CENOTE_ASSIGN(const auto length, ttl(ask.ttl_ms));
+  const std::lock_guard lock(mutex_);
+  const auto& state = journal_.state();
+  auto request_id = ask.request_id;
+  if (request_id.empty()) {
+    CENOTE_ASSIGN(request_id, random_id());
+  }
+  if (const auto known = state.requests.find({ask.client, request_id}); known != state.requests.end()) {
+    return granted_before(ask, known->second);
+  }
+  load_.now_ms = clock_.unix_ms();
+  CENOTE_ASSIGN(auto placement, place(state, load_, {ask.gpus, ask.model, ask.memory_bytes}));
+  CENOTE_ASSIGN(auto id, random_id());
+  const Command grant = command::Grant{.lease_id = id,
+                                       .request_id = request_id,
+                                       .client = ask.client,
+                                       .client_key = ask.client_key,
+                                       .expires_ms = load_.now_ms + length,
+                                       .note = ask.note,
+                                       .reason = std::move(placement.reason),
+                                       .shares = std::move(placement.shares)};
+  if (auto done = commit(std::span(&grant, 1)); !done) {
+    if (done.error().remedy.empty())
+      done.error().remedy = "leases in force go on; new ones need the broker's log";
+    return fail(std::move(done).error());
+  }
+  return signed_view(id);
+}
+
+Result<LeaseView> BrokerCore::granted_before(const LeaseAsk& ask, const GrantedRequest& request) const {
+  const auto stage = "grant request " + ask.request_id;
+  if (request.client_key != ask.client_key) {
+    return fail(ErrorCode::already_exists, stage, "a request with this id was granted to another key");
+  }
+  const auto lease = journal_.state().leases.find(request.lease_id);
+  if (lease == journal_.state().leases.end() || lease->second.ended) {
+    return fail(Error{ErrorCode::not_found, stage,
+                      "it was granted as lease " + request.lease_id + ", which has ended"}
+                    .fix("ask with a new request id"));
+  }
+  return signed_view(request.lease_id);
+}
+
+Result<LeaseView> BrokerCore::renew(const std::string& lease_id, std::int64_t ttl_ms, const Proof& proof) {
+  CENOTE_ASSIGN(const auto length, ttl(ttl_ms));
+  const std::lock_guard lock(mutex_);
+  const auto& leases = journal_.state().leases;
+  const auto found = leases.find(lease_id);
+  if (found == leases.end()) {
+    return fail(
+        Error{ErrorCode::not_found, "renew lease " + lease_id, "there is no such lease: it has ended"}.fix(
+            "lease again"));
+  }
+  const auto now = clock_.unix_ms();
+  CENOTE_TRY(check_proof(found->second.client_key, "renew", lease_id, kAudience, proof, now));
+  const Command renewal =
+      command::Renew{lease_id, std::max(found->second.expires_ms, now + length), proof.unix_ms};
+  CENOTE_TRY(commit(std::span(&renewal, 1)));
+  return signed_view(lease_id);
+}
+
+Result<void> BrokerCore::release(const std::string& lease_id, const Proof& proof) {
+  const std::lock_guard lock(mutex_);
+  const auto& state = journal_.state();
+  const auto found = state.leases.find(lease_id);
+  const auto now = clock_.unix_ms();
+  if (found != state.leases.end()) {
+    CENOTE_TRY(check_proof(found->second.client_key, "release", lease_id, kAudience, proof, now));
+    if (found->second.ended) return {};
+    const Command end = command::End{lease_id, EndCause::released, "released by its client", proof.unix_ms};
+    return commit(std::span(&end, 1));
+  }
+  for (const auto& [key, request] : state.requests) {
+    if (request.lease_id == lease_id) {
+      return check_proof(request.client_key, "release", lease_id, kAudience, proof, now);
+    }
+  }
+  return fail(ErrorCode::not_found, "release lease " + lease_id, "there is no such lease");
+}
+
+LeaseView BrokerCore::view(const std::string& id, const Lease& lease) const {
+  LeaseView view{id, lease.client, lease.note, lease.reason, lease.granted_ms, lease.expires_ms, {}, {}};
+  for (const auto& share : lease.shares) {
+    const auto& device = journal_.state().devices.at(share.device);
+    const auto agent = journal_.state().agents.find(share.agent);
+    view.devices.push_back({device.spec, share,
+                            agent == journal_.state().agents.end() ? std::string() : agent->second.endpoint});
+  }
+  return view;
+}
+
+// The token follows from the state alone, and Ed25519 is deterministic: a request repeated gets the same
+// bytes.
+Result<LeaseView> BrokerCore::signed_view(const std::string& id) const {
+  const auto& lease = journal_.state().leases.at(id);
+  auto answer = view(id, lease);
+  LeaseToken token{.lease_id = id,
+                   .client = lease.client,
+                   .client_key = lease.client_key,
+                   .isolation = Isolation::time_slice,
+                   .not_before_unix_ms = lease.granted_ms,
+                   .expires_unix_ms = lease.expires_ms,
+                   .devices = {}};
+  for (const auto& share : lease.shares) {
+    token.devices.push_back(
+        {share.device, share.agent, share.memory_bytes, share.compute_millis, share.epoch});
+  }
+  CENOTE_ASSIGN(answer.token, seal(token, key_));
+  return answer;
+}
+
+std::vector<LeaseView> BrokerCore::list() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LeaseView> leases;
+  for (const auto& [id, lease] : journal_.state().leases) {
+    if (!lease.ended) leases.push_back(view(id, lease));
+  }
+  return leases;
+}
+
+TopView BrokerCore::top() const {
+  TopView top;
+  top.leases = list();
+  const std::lock_guard lock(mutex_);
+  const auto& state = journal_.state();
+  top.now_ms = clock_.unix_ms();
+  top.term = state.term;
+  for (const auto& [name, agent] : state.agents) {
+    const auto life = lives_.find(name);
+    auto& shown = top.agents.emplace_back(AgentView{name,
+                                                    agent.endpoint,
+                                                    agent.alive && load_.reachable.contains(name),
+                                                    life == lives_.end() ? 0 : life->second.heard_unix_ms,
+                                                    {}});
+    const auto row = [&](const std::string& uuid, const std::string& lease) {
+      DeviceView view{state.devices.at(uuid).spec, lease, {.device = uuid, .lease_id = lease}};
+      if (life != lives_.end()) {
+        for (const auto& load : life->second.loads) {
+          if (load.device == uuid && load.lease_id == lease) view.load = load;
+        }
+      }
+      shown.devices.push_back(std::move(view));
+    };
+    for (const auto& uuid : agent.devices) {
+      const auto& holders = state.devices.at(uuid).holders;
+      for (const auto& holder : holders) row(uuid, holder.lease);
+      if (holders.empty()) row(uuid, "");
+    }
+  }
+  return top;
+}
+
+/// Everything that time alone decides.
+std::vector<Command> BrokerCore::due(std::int64_t now_ms) const {
+  const auto& state = journal_.state();
+  std::map<std::string, std::int64_t> dead;
+  std::vector<Command> commands;
+  for (const auto& [name, agent] : state.agents) {
+    const auto life = lives_.find(name);
+    const auto heard = life == lives_.end() ? started_monotonic_ms_ : life->second.heard_monotonic_ms;
+    const auto silent = clock_.monotonic_ms() - heard;
+    if (agent.alive && silent > policy_.agent_timeout_ms) commands.emplace_back(command::LoseAgent{name});
+    if (silent > std::max(policy_.agent_dead_ms, policy_.agent_timeout_ms)) dead.emplace(name, silent);
+  }
+  for (const auto& [id, lease] : state.leases) {
+    if (lease.ended) {
+      if (now_ms >= lease.fence_ms) commands.emplace_back(command::Reclaim{id});
+      continue;
+    }
+    if (now_ms >= lease.expires_ms) {
+      commands.emplace_back(command::End{id, EndCause::expired, "it expired and was not renewed", 0});
+      continue;
+    }
+    for (const auto& share : lease.shares) {
+      const auto lost = dead.find(share.agent);
+      if (lost == dead.end()) continue;
+      commands.emplace_back(
+          command::End{id, EndCause::failed,
+                       clipped("agent " + share.agent + " is silent for " + seconds(lost->second)), 0});
+      break;
+    }
+  }
+  return commands;
+}
+
+void BrokerCore::tick() {
+  const std::lock_guard lock(mutex_);
+  confirm_deferred();
+  const auto commands = due(clock_.unix_ms());
+  for (const auto& command : commands) {
+    if (const auto* lost = std::get_if<command::LoseAgent>(&command)) load_.reachable.erase(lost->name);
+  }
+  commit_or_keep(commands);
+}
+
+State BrokerCore::state() const {
+  const std::lock_guard lock(mutex_);
+  return journal_.state();
+}
+
+}  // namespace cenote::pool
