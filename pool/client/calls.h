@@ -19,7 +19,7 @@
 #include "runtime/deadline.h"
 #include "runtime/result.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 inline std::int64_t unix_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -104,4 +104,4 @@ LeaseInfo read_lease(const v1::Lease& lease);
 std::unique_ptr<Lease> make_lease(ClientOptions options, std::shared_ptr<v1::Broker::Stub> broker,
                                   LeaseInfo info, Bytes token, KeyPair key, std::string reason, bool renew);
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <vector>
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 namespace {
 
@@ -56,4 +56,4 @@ Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role ro
                   .fix("keep one, or copy it to cert.pem and key.pem"));
 }
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

@@ -7,7 +7,7 @@
 #include "runtime/result.h"
 #include "runtime/settings.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 /// Loads the certificate for `role` from tls.dir: cert.pem and key.pem where they are (one program, one
 /// folder), otherwise <role>-<name>.pem and .key, as `cenote broker --init-tls` makes them. `name` may be
@@ -15,4 +15,4 @@ namespace cenote::pool {
 /// invalid_argument (tls.dir is not set, several to choose from), and those of tls::load.
 Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role role, const std::string& name);
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

@@ -10,7 +10,7 @@
 #include "pool/client/calls.h"
 #include "pool/proto/channel.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 namespace {
 
@@ -226,4 +226,4 @@ std::unique_ptr<Lease> make_lease(ClientOptions options, std::shared_ptr<v1::Bro
                                      std::move(key), std::move(reason), renew);
 }
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

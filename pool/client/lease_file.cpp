@@ -6,7 +6,7 @@
 
 #include "runtime/process.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 namespace {
 
@@ -87,4 +87,4 @@ Result<LeaseFile> decode_lease_file(std::string_view text) {
   }
 }
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

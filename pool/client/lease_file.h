@@ -11,7 +11,7 @@
 #include "runtime/bytes.h"
 #include "runtime/result.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 struct GrantedDevice {
   std::string uuid;
@@ -44,4 +44,4 @@ std::string encode_lease_file(const LeaseFile& file);
 /// Errors: protocol_error (no lease file, or one of another version).
 Result<LeaseFile> decode_lease_file(std::string_view text);
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

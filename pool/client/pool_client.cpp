@@ -9,7 +9,7 @@
 #include "pool/proto/channel.h"
 #include "runtime/process.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 LeaseInfo read_lease(const v1::Lease& lease) {
   LeaseInfo info;
@@ -134,4 +134,4 @@ std::unique_ptr<PoolClient> PoolClient::connect(ClientOptions options) {
   return std::make_unique<Client>(std::move(options));
 }
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client

@@ -24,7 +24,7 @@
 #include "runtime/result.h"
 #include "transports/fabric.h"
 
-namespace cenote::pool {
+namespace cenote::pool::client {
 
 struct ClientOptions {
   std::string broker;  ///< host:port
@@ -100,4 +100,4 @@ class PoolClient {
   virtual Result<PoolState> top(Deadline deadline, const CancelFlag* cancel = nullptr) = 0;
 };
 
-}  // namespace cenote::pool
+}  // namespace cenote::pool::client
