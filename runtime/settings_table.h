@@ -75,7 +75,8 @@ inline constexpr SettingDescription settings_table[] = {
     {"broker.lease_ttl", SettingType::duration, "60s", "100ms..30d", "", "how long a lease lasts when the client asks for no length"},
     {"broker.max_ttl", SettingType::duration, "7d", "100ms..365d", "", "longest lease the broker grants or renews"},
     {"broker.heartbeat", SettingType::duration, "200ms", "10ms..1m", "", "how often an agent reports to the broker"},
-    {"broker.agent_timeout", SettingType::duration, "1500ms", "20ms..10m", "", "silence after which the broker holds an agent for lost"},
+    {"broker.agent_timeout", SettingType::duration, "1500ms", "20ms..10m", "", "silence after which nothing more is placed on an agent"},
+    {"broker.agent_dead", SettingType::duration, "15s", "20ms..1d", "", "silence after which the leases that touch an agent end"},
     {"broker.grace", SettingType::duration, "10m", "0s..1d", "", "how long agents keep leases alive while the broker is unreachable"},
     {"broker.clock_drift", SettingType::duration, "2s", "0s..10m", "", "largest difference of clocks between machines that leases allow for"},
     // agent
