@@ -2,3 +2,9 @@
 cenote_test(pool_token_test
   SOURCES unit/pool/lease_token_test.cpp unit/pool/certificates_test.cpp
   USES cenote_pool_core)
+if(CENOTE_WITH_GRPC)
+  cenote_test(pool_broker_test
+    SOURCES multi/pool/broker_server_test.cpp
+    USES cenote_broker
+    LABELS multi)
+endif()

@@ -1,5 +1,6 @@
 #include "pool/proto/channel.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/credentials.h>
@@ -29,8 +30,8 @@ std::pair<std::string, std::string> split(const std::string& endpoint) {
   return {host, endpoint.substr(colon + 1)};
 }
 
-/// Why nothing can listen on `endpoint`: gRPC only logs it, so the bind is tried once more by hand.
-Error why_not(const std::string& endpoint) {
+/// Binds `endpoint` once by hand: gRPC would only log why it cannot, and not return it.
+Result<void> check_bindable(const std::string& endpoint) {
   const auto stage = "listen on " + endpoint;
   const auto [host, port] = split(endpoint);
   addrinfo hints{};
@@ -38,12 +39,13 @@ Error why_not(const std::string& endpoint) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); failed != 0) {
-    return Error{ErrorCode::invalid_argument, stage, ::gai_strerror(failed)}.fix("give it as host:port");
+    return fail(
+        Error{ErrorCode::invalid_argument, stage, ::gai_strerror(failed)}.fix("give it as host:port"));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   for (const auto* address = found; address != nullptr; address = address->ai_next) {
     const int probe = ::socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
-    if (probe < 0) return system_error(stage, errno);
+    if (probe < 0) return fail(system_error(stage, errno));
     const int yes = 1;
     ::setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     const bool refused = ::bind(probe, address->ai_addr, address->ai_addrlen) != 0 || ::listen(probe, 1) != 0;
@@ -55,9 +57,9 @@ Error why_not(const std::string& endpoint) {
       error.code = ErrorCode::already_exists;
       error.remedy = "stop what listens there (ss -ltnp shows it), or choose another port";
     }
-    return error;
+    return fail(std::move(error));
   }
-  return Error{ErrorCode::internal, stage, "gRPC refused, though the address can be bound"};
+  return {};
 }
 
 }  // namespace
@@ -90,6 +92,7 @@ std::shared_ptr<grpc::Channel> connect(const std::string& endpoint, const tls::C
 }
 
 Result<Listening> listen(const std::string& endpoint, const tls::Credentials& self, grpc::Service& service) {
+  CENOTE_TRY(check_bindable(endpoint));
   grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = self.authority;
   options.pem_key_cert_pairs.push_back({self.key, self.certificate});
@@ -104,9 +107,15 @@ Result<Listening> listen(const std::string& endpoint, const tls::Credentials& se
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   listening.server = builder.BuildAndStart();
-  if (!listening.server || listening.port == 0) return fail(why_not(endpoint));
+  if (!listening.server || listening.port == 0) {
+    CENOTE_TRY(check_bindable(endpoint));  // taken between the two
+    return fail(ErrorCode::internal, "listen on " + endpoint,
+                "gRPC refused, though the address can be bound");
+  }
   return listening;
 }
+
+void quiet_grpc() { gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1)); }
 
 Result<tls::Identity> caller(const grpc::ServerContext& context) {
   const auto authenticated = context.auth_context();

@@ -40,6 +40,10 @@ struct Listening {
 /// (also by another of ours), system_error with the exact errno otherwise. `service` outlives the server.
 Result<Listening> listen(const std::string& endpoint, const tls::Credentials& self, grpc::Service& service);
 
+/// Turns off gRPC's own lines on standard error, for this process: our errors say the same and more. For the
+/// main function of a program, never for a library.
+void quiet_grpc();
+
 /// Who calls, from the certificate that TLS verified. Errors: permission_denied.
 Result<tls::Identity> caller(const grpc::ServerContext& context);
 

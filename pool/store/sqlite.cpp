@@ -234,8 +234,8 @@ bool read_checksum(sqlite3_stmt* row, int column, Checksum& out) {
   return true;
 }
 
-void bind(sqlite3_stmt* statement, int index, std::span<const std::byte> bytes) {
-  // A null pointer would bind NULL, also for an empty blob.
+void bind_blob(sqlite3_stmt* statement, int index, std::span<const std::byte> bytes) {
+  // A null pointer would bind NULL, also for an empty blob. (Not named bind: ADL would prefer std::bind.)
   static constexpr std::byte none{};
   sqlite3_bind_blob64(statement, index, bytes.empty() ? &none : bytes.data(), bytes.size(), SQLITE_TRANSIENT);
 }
@@ -305,8 +305,8 @@ Result<void> SqliteStore::insert(std::span<const Record> records, Checksum& last
     last = checksum(last, record.sequence, record.unix_ms, record.command);
     sqlite3_bind_int64(insert_row.get(), 1, static_cast<sqlite3_int64>(record.sequence));
     sqlite3_bind_int64(insert_row.get(), 2, record.unix_ms);
-    bind(insert_row.get(), 3, record.command);
-    bind(insert_row.get(), 4, std::as_bytes(std::span(last)));
+    bind_blob(insert_row.get(), 3, record.command);
+    bind_blob(insert_row.get(), 4, std::as_bytes(std::span(last)));
     CENOTE_TRY(step(insert_row.get(), what));
     sqlite3_reset(insert_row.get());
   }
@@ -340,9 +340,9 @@ Result<void> SqliteStore::snapshot(std::uint64_t sequence, std::span<const std::
                             what));
     const auto sum = checksum(last_, sequence, 0, state);
     sqlite3_bind_int64(replace.get(), 1, static_cast<sqlite3_int64>(sequence));
-    bind(replace.get(), 2, state);
-    bind(replace.get(), 3, std::as_bytes(std::span(sum)));
-    bind(replace.get(), 4, std::as_bytes(std::span(last_)));
+    bind_blob(replace.get(), 2, state);
+    bind_blob(replace.get(), 3, std::as_bytes(std::span(sum)));
+    bind_blob(replace.get(), 4, std::as_bytes(std::span(last_)));
     CENOTE_TRY(step(replace.get(), what));
     return run("DELETE FROM log", what);
   });
