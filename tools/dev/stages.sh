@@ -86,3 +86,11 @@ build() {
 
 # sources: every file that clang-format owns.
 sources() { git ls-files '*.cpp' '*.h' '*.hpp' '*.c' '*.cu'; }
+
+# PyTorch (from PyPI, several GB) into build/venv, once.
+need_torch() {
+  [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import torch' 2>/dev/null && return 0
+  need_packages python
+  stage "make build/venv" /usr/bin/python3 -m venv build/venv
+  stage "install PyTorch" build/venv/bin/pip install --quiet numpy torch
+}

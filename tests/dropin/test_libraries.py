@@ -1,0 +1,112 @@
+"""All of Cenote's libraries in one process, beside PyTorch where it is there, and a fork.
+
+usage: test_libraries.py BUILD_FOLDER. Exports are read from the files; loading is tried in both orders, each in
+a process of its own.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARIES = {
+    "libcenote.so": BUILD / "lib/libcenote.so",
+    "libcenote-pool.so": BUILD / "lib/libcenote-pool.so",
+    "libcuda.so.1": BUILD / "lib/dropin/libcuda.so.1",
+    "libcudart.so.13": BUILD / "lib/dropin/libcudart.so.13",
+}
+TORCH_PYTHON = ROOT / "build/venv/bin/python"
+
+LOADER = """
+import ctypes, os, sys
+def load(paths):
+    return [ctypes.CDLL(path) for path in paths]
+def versions(libraries):
+    out = []
+    for library in libraries[:2]:
+        library.cenote_version.restype = ctypes.c_char_p
+        out.append(library.cenote_version())
+    return out
+order, torch_when, paths = sys.argv[1], sys.argv[2], sys.argv[3:]
+if torch_when == "first":
+    import torch
+paths = paths if order == "forwards" else paths[::-1]
+libraries = load(paths)
+if order == "backwards":
+    libraries = libraries[::-1]
+if torch_when == "last":
+    import torch
+before = versions(libraries)
+child = os.fork()
+if child == 0:
+    alike = versions(libraries) == before
+    if torch_when != "never":
+        alike = alike and float(torch.ones(8).sum()) == 8.0
+    os._exit(0 if alike else 9)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+if torch_when != "never":
+    assert float((torch.ones(4, 4) @ torch.ones(4, 4)).sum()) == 64.0
+print("versions", before, "child", status)
+sys.exit(status)
+"""
+
+
+def exported(path):
+    listed = subprocess.run(["nm", "-D", "--defined-only", path], check=True, capture_output=True, text=True).stdout
+    return [line.split()[-1].split("@")[0] for line in listed.splitlines() if line.split()[-2] != "A"]
+
+
+def needed(path):
+    listed = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"NEEDED.*\[(.*)\]", listed)
+
+
+class Exports(unittest.TestCase):
+    def test_the_libraries_export_only_their_own_names(self):
+        for name in ("libcenote.so", "libcenote-pool.so"):
+            others = [symbol for symbol in exported(LIBRARIES[name]) if not symbol.startswith("cenote_")]
+            self.assertEqual([], others, name)
+        self.assertEqual([], [s for s in exported(LIBRARIES["libcuda.so.1"]) if not re.match("cu[A-Z]", s)])
+        self.assertEqual([], [s for s in exported(LIBRARIES["libcudart.so.13"]) if not re.match("(__)?cuda[A-Z]", s)])
+
+    def test_no_library_needs_grpc_or_protobuf_at_run_time(self):
+        for name, path in LIBRARIES.items():
+            self.assertEqual([], [n for n in needed(path) if re.search("grpc|protobuf|absl", n)], name)
+
+    def test_only_the_pool_client_brings_openssl(self):
+        for name in ("libcenote.so", "libcuda.so.1", "libcudart.so.13"):
+            self.assertEqual([], [n for n in needed(LIBRARIES[name]) if re.search("ssl|crypto", n)], name)
+
+    def test_the_runtime_exports_what_the_vendors_does(self):
+        vendors = [p for p in pathlib.Path("/usr/local/cuda/lib64").glob("libcudart.so.13") if p.exists()]
+        if not vendors:
+            self.skipTest("no CUDA toolkit to compare with")
+        self.assertEqual(sorted(exported(vendors[0])), sorted(exported(LIBRARIES["libcudart.so.13"])))
+
+
+class Together(unittest.TestCase):
+    def load(self, python, order, torch_when):
+        paths = [str(path) for path in LIBRARIES.values()]
+        return subprocess.run([python, "-c", LOADER, order, torch_when, *paths], capture_output=True, text=True, timeout=300)
+
+    def test_all_load_in_both_orders_and_survive_a_fork(self):
+        for order in ("forwards", "backwards"):
+            ran = self.load(sys.executable, order, "never")
+            self.assertEqual(0, ran.returncode, order + ran.stdout + ran.stderr)
+
+    def test_all_load_beside_pytorch_in_both_orders_and_survive_a_fork(self):
+        if not TORCH_PYTHON.exists():
+            self.skipTest("PyTorch is not installed: ./dev setup python")
+        for torch_when in ("first", "last"):
+            ran = self.load(str(TORCH_PYTHON), "forwards", torch_when)
+            self.assertEqual(0, ran.returncode, torch_when + ran.stdout + ran.stderr)
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=2).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
+    sys.exit(1 if bad else 0)
