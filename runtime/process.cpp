@@ -1,12 +1,17 @@
 #include "runtime/process.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <vector>
+
+#include "runtime/unique_fd.h"
 
 namespace cenote {
 
@@ -35,6 +40,30 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 std::string TemporaryFolder::file(std::string_view name) const { return path_ + "/" + std::string(name); }
+
+Result<std::string> read_file(const std::string& path, std::size_t most) {
+  auto cannot = [&path](int error) {
+    auto failed = system_error("read " + path, error);
+    if (error == ENOENT) failed.code = ErrorCode::not_found;
+    return fail(std::move(failed));
+  };
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return cannot(errno);
+  std::string text;
+  for (;;) {
+    const auto at = text.size();
+    text.resize(at + 65536);
+    const auto got = ::read(fd.get(), text.data() + at, 65536);
+    const int error = errno;
+    text.resize(at + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && error == EINTR) continue;
+    if (got < 0) return cannot(error);
+    if (got == 0) return text;
+    if (text.size() > most)
+      return fail(ErrorCode::invalid_argument, "read " + path,
+                  "it is larger than " + std::to_string(most) + " bytes");
+  }
+}
 
 Result<void> random_bytes(std::span<std::byte> out) {
   while (!out.empty()) {

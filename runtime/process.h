@@ -33,6 +33,10 @@ class TemporaryFolder {
   std::string path_;
 };
 
+/// The whole of a file. Errors: not_found or system_error with the system's text, invalid_argument (larger than
+/// `most` bytes).
+Result<std::string> read_file(const std::string& path, std::size_t most);
+
 /// Fills `out` from the kernel's generator, good enough for keys.
 Result<void> random_bytes(std::span<std::byte> out);
 Result<void> random_bytes(std::span<std::uint8_t> out);

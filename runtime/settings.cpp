@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <numeric>
+
+#include "runtime/process.h"
 
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
@@ -61,23 +61,6 @@ Environment process_environment() {
       found.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return found;
-}
-
-Result<std::string> read_text(const std::string& path) {
-  auto cannot = [&path](int error) {
-    auto failed = system_error("read settings file " + path, error);
-    failed.code = ErrorCode::not_found;
-    return fail(std::move(failed));
-  };
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  if (!file) return cannot(errno);
-  std::string text(most_file_bytes + 1, '\0');
-  errno = 0;
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()) != 0) return cannot(errno);
-  if (text.size() > most_file_bytes)
-    return fail(ErrorCode::invalid_argument, "read settings file " + path, "it is larger than 1 MiB");
-  return text;
 }
 
 /// A TOML value as a user would write it elsewhere; nullopt for what no setting holds (dates, nested arrays).
@@ -144,7 +127,7 @@ Result<Settings> Settings::load(const SettingSources& sources) {
 }
 
 Result<void> Settings::read_file(const std::string& path) {
-  CENOTE_ASSIGN(const auto text, read_text(path));
+  CENOTE_ASSIGN(const auto text, cenote::read_file(path, most_file_bytes));
   toml::table table;
   try {
     table = toml::parse(text, path);
