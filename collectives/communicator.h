@@ -32,6 +32,9 @@ struct CommunicatorOptions {
   std::string algorithm = "auto";                          ///< or an algorithm's name, for tests and studies
   Clock::duration init_timeout = std::chrono::seconds(30);
   Clock::duration operation_timeout = std::chrono::seconds(30);
+  bool check = true;                                       ///< ranks compare what they call, on each operation's first chunk
+  std::size_t chunk_bytes = 128 * 1024;                    ///< unit of pipelining; a multiple of 64
+  std::uint32_t chunks_ahead = 8;                          ///< chunks that may be on their way to one peer
   const CancelFlag* cancel = nullptr;                      ///< ends init and every wait
 };
 
@@ -52,7 +55,8 @@ struct PeerStats {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  /// Collective over the ranks of options.id. Errors: deadline_exceeded (names the missing ranks), invalid_argument.
+  /// Collective over the ranks of options.id: they agree on everything but fabric, timeouts and cancel, or all fail
+  /// with an error that names a rank and the option (`id` is not looked at for a size of 1). Errors: deadline_exceeded (names the missing ranks), invalid_argument.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options);
 
   [[nodiscard]] virtual std::uint32_t rank() const = 0;

@@ -1,0 +1,335 @@
+// The C interface: each function checks its arguments, calls the C++ API, and turns a Result into a status.
+// Nothing gets out but values: what the standard library may throw (no memory) becomes a status too.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cenote/cenote.h"
+#include "collectives/communicator.h"
+#include "runtime/bootstrap.h"
+
+using cenote::Error;
+using cenote::ErrorCode;
+using cenote::Result;
+using cenote::collectives::Communicator;
+using cenote::collectives::CommunicatorOptions;
+using cenote::collectives::Request;
+
+struct cenote_context {
+  cenote::transport::FabricOptions fabric;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
+};
+
+struct cenote_comm {
+  std::unique_ptr<Communicator> communicator;
+};
+
+namespace {
+
+constexpr std::uint32_t version = 0 * 10000 + 1 * 100 + 0;
+
+// errno's way: the text belongs to the thread whose call failed.
+thread_local std::string last_error;
+
+cenote_status status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+      return CENOTE_INVALID_ARGUMENT;
+    case ErrorCode::not_supported:
+      return CENOTE_NOT_SUPPORTED;
+    case ErrorCode::not_found:
+      return CENOTE_NOT_FOUND;
+    case ErrorCode::already_exists:
+      return CENOTE_ALREADY_EXISTS;
+    case ErrorCode::permission_denied:
+      return CENOTE_PERMISSION_DENIED;
+    case ErrorCode::resource_exhausted:
+      return CENOTE_RESOURCE_EXHAUSTED;
+    case ErrorCode::deadline_exceeded:
+      return CENOTE_DEADLINE_EXCEEDED;
+    case ErrorCode::cancelled:
+      return CENOTE_CANCELLED;
+    case ErrorCode::peer_failed:
+      return CENOTE_PEER_FAILED;
+    case ErrorCode::protocol_error:
+      return CENOTE_PROTOCOL_ERROR;
+    case ErrorCode::system_error:
+      return CENOTE_SYSTEM_ERROR;
+    case ErrorCode::driver_error:
+      return CENOTE_DRIVER_ERROR;
+    case ErrorCode::internal:
+      return CENOTE_INTERNAL;
+  }
+  return CENOTE_INTERNAL;
+}
+
+/// Runs the body of one function; its Result becomes the status, its error the thread's text.
+template <class Body>
+cenote_status guarded(Body body) noexcept {
+  try {
+    Result<void> result = body();
+    if (result) return CENOTE_SUCCESS;
+    last_error = result.error().message();
+    return status_of(result.error().code);
+  } catch (const std::bad_alloc&) {
+    last_error.clear();
+    return CENOTE_RESOURCE_EXHAUSTED;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return CENOTE_INTERNAL;
+  }
+}
+
+tl::unexpected<Error> bad(std::string stage, std::string cause) {
+  return cenote::fail(ErrorCode::invalid_argument, std::move(stage), std::move(cause));
+}
+
+/// As much of the caller's struct as it has, the rest zero.
+template <class T>
+Result<T> known_part(const T* given, const char* stage) {
+  T known{};
+  if (given == nullptr) return known;
+  if (given->size < sizeof(std::size_t)) return bad(stage, "the struct's size is not set");
+  std::memcpy(&known, given, std::min(given->size, sizeof known));
+  return known;
+}
+
+std::vector<std::string> split(std::string_view list) {
+  std::vector<std::string> out;
+  while (!list.empty()) {
+    const auto comma = std::min(list.find(','), list.size());
+    if (comma > 0) out.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return out;
+}
+
+Result<cenote::MemoryDescription> described(const cenote_buffer* buffer, const char* stage) {
+  if (buffer == nullptr) return bad(stage, "a buffer is NULL");
+  CENOTE_ASSIGN(auto known, known_part(buffer, stage));
+  cenote::MemoryDescription memory;
+  memory.address = known.address;
+  memory.size = known.bytes;
+  memory.home = "host";
+  if (known.access == nullptr) return memory;
+  CENOTE_ASSIGN(auto access, known_part(known.access, stage));
+  if (access.read == nullptr || access.write == nullptr)
+    return bad(stage, "device access without read or write");
+  const auto outcome = [](int code, const char* what) -> Result<void> {
+    if (code == 0) return {};
+    Error error{ErrorCode::driver_error, what, fmt::format("the caller's function returned {}", code)};
+    error.native = code;
+    return cenote::fail(std::move(error));
+  };
+  auto reach = std::make_shared<cenote::DeviceAccess>();
+  reach->read = [access, outcome](std::byte* host, std::uint64_t device, std::size_t bytes) {
+    return outcome(access.read(access.user, host, device, bytes), "read device memory");
+  };
+  reach->write = [access, outcome](std::uint64_t device, const std::byte* host, std::size_t bytes) {
+    return outcome(access.write(access.user, device, host, bytes), "write device memory");
+  };
+  memory.kind = cenote::MemoryKind::device;
+  memory.cpu_readable = false;
+  memory.home = "device";
+  memory.device = std::move(reach);
+  return memory;
+}
+
+cenote::MemoryDescription host_memory(const void* pointer, std::size_t count, cenote_type type,
+                                      std::size_t vectors) {
+  return cenote::MemoryDescription::of_host(pointer, count * cenote::size_of(type) * vectors);
+}
+
+/// Starts an operation: `begin` returns a Result<Request>.
+template <class Begin>
+cenote_status started(const char* stage, cenote_comm* comm, cenote_request* request, Begin begin) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (comm == nullptr || request == nullptr) return bad(stage, "the communicator or the request is NULL");
+    request->sequence = 0;
+    CENOTE_ASSIGN(const Request made, begin(*comm->communicator));
+    request->sequence = made.sequence;
+    return {};
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* cenote_last_error(void) { return last_error.c_str(); }
+
+const char* cenote_status_text(cenote_status status) {
+  if (status == CENOTE_SUCCESS) return "success";
+  for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code) {
+    // The texts are literals, which end in a 0.
+    if (status_of(static_cast<ErrorCode>(code)) == status)
+      return to_string(static_cast<ErrorCode>(code)).data();
+  }
+  return "unknown status";
+}
+
+uint32_t cenote_version(void) { return version; }
+
+cenote_status cenote_context_create(const cenote_context_options* options, cenote_context** context) {
+  return guarded([&]() -> Result<void> {
+    if (context == nullptr) return bad("create a context", "nowhere to put it");
+    *context = nullptr;
+    CENOTE_ASSIGN(const auto known, known_part(options, "create a context"));
+    auto made = std::make_unique<cenote_context>();
+    if (known.transports != nullptr) made->fabric.transports = split(known.transports);
+    if (known.host != nullptr) made->fabric.tcp_host = known.host;
+    if (made->fabric.transports.empty()) return bad("create a context", "no transports");
+    *context = made.release();
+    return {};
+  });
+}
+
+void cenote_context_destroy(cenote_context* context) { delete context; }
+
+cenote_status cenote_unique_id_create(cenote_context* context, cenote_unique_id* id) {
+  return guarded([&]() -> Result<void> {
+    if (context == nullptr || id == nullptr)
+      return bad("create a unique id", "the context or the id is NULL");
+    CENOTE_ASSIGN(auto root, cenote::BootstrapRoot::create(context->fabric.tcp_host));
+    const auto text = root->id().text();
+    if (text.size() >= sizeof id->text) return bad("create a unique id", "the host's name is too long");
+    std::memset(id->text, 0, sizeof id->text);
+    std::memcpy(id->text, text.data(), text.size());
+    const std::lock_guard lock(context->mutex);
+    context->roots.push_back(std::move(root));
+    return {};
+  });
+}
+
+cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_options* options,
+                                 cenote_comm** comm) {
+  return guarded([&]() -> Result<void> {
+    if (context == nullptr || options == nullptr || comm == nullptr) {
+      return bad("create a communicator", "the context, the options or the place to put it is NULL");
+    }
+    *comm = nullptr;
+    CENOTE_ASSIGN(const auto known, known_part(options, "create a communicator"));
+    CommunicatorOptions wanted;
+    wanted.rank = known.rank;
+    wanted.size = known.ranks;
+    wanted.fabric = context->fabric;
+    wanted.check = known.no_check == 0;
+    if (known.algorithm != nullptr) wanted.algorithm = known.algorithm;
+    if (known.init_timeout_ms != 0) wanted.init_timeout = std::chrono::milliseconds(known.init_timeout_ms);
+    if (known.operation_timeout_ms != 0) {
+      wanted.operation_timeout = std::chrono::milliseconds(known.operation_timeout_ms);
+    }
+    if (known.ranks > 1) {
+      const std::string_view text(known.id.text, strnlen(known.id.text, sizeof known.id.text));
+      CENOTE_ASSIGN(wanted.id, cenote::UniqueId::parse(text));
+    }
+    auto made = std::make_unique<cenote_comm>();
+    CENOTE_ASSIGN(made->communicator, Communicator::create(wanted));
+    *comm = made.release();
+    return {};
+  });
+}
+
+void cenote_comm_destroy(cenote_comm* comm) { delete comm; }
+
+void cenote_comm_abort(cenote_comm* comm, const char* reason) {
+  if (comm == nullptr) return;
+  (void)guarded([&]() -> Result<void> {
+    comm->communicator->abort(reason != nullptr ? reason : "no reason given");
+    return {};
+  });
+}
+
+uint32_t cenote_comm_rank(const cenote_comm* comm) {
+  return comm != nullptr ? comm->communicator->rank() : 0;
+}
+uint32_t cenote_comm_ranks(const cenote_comm* comm) {
+  return comm != nullptr ? comm->communicator->size() : 0;
+}
+
+cenote_status cenote_allreduce(cenote_comm* comm, const void* send, void* recv, size_t count,
+                               cenote_type type, cenote_op op, cenote_request* request) {
+  return started("allreduce", comm, request, [&](Communicator& c) {
+    return c.allreduce(host_memory(send, count, type, 1), host_memory(recv, count, type, 1), count, type, op);
+  });
+}
+
+cenote_status cenote_allgather(cenote_comm* comm, const void* send, void* recv, size_t count,
+                               cenote_type type, cenote_request* request) {
+  return started("allgather", comm, request, [&](Communicator& c) {
+    return c.allgather(host_memory(send, count, type, 1), host_memory(recv, count, type, c.size()), count,
+                       type);
+  });
+}
+
+cenote_status cenote_broadcast(cenote_comm* comm, void* buffer, size_t count, cenote_type type, uint32_t root,
+                               cenote_request* request) {
+  return started("broadcast", comm, request, [&](Communicator& c) {
+    return c.broadcast(host_memory(buffer, count, type, 1), count, type, root);
+  });
+}
+
+cenote_status cenote_barrier(cenote_comm* comm, cenote_request* request) {
+  return started("barrier", comm, request, [](Communicator& c) { return c.barrier(); });
+}
+
+cenote_status cenote_allreduce_buffers(cenote_comm* comm, const cenote_buffer* send,
+                                       const cenote_buffer* recv, size_t count, cenote_type type,
+                                       cenote_op op, cenote_request* request) {
+  return started("allreduce", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto from, described(send, "allreduce"));
+    CENOTE_ASSIGN(const auto to, described(recv, "allreduce"));
+    return c.allreduce(from, to, count, type, op);
+  });
+}
+
+cenote_status cenote_allgather_buffers(cenote_comm* comm, const cenote_buffer* send,
+                                       const cenote_buffer* recv, size_t count, cenote_type type,
+                                       cenote_request* request) {
+  return started("allgather", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto from, described(send, "allgather"));
+    CENOTE_ASSIGN(const auto to, described(recv, "allgather"));
+    return c.allgather(from, to, count, type);
+  });
+}
+
+cenote_status cenote_broadcast_buffer(cenote_comm* comm, const cenote_buffer* buffer, size_t count,
+                                      cenote_type type, uint32_t root, cenote_request* request) {
+  return started("broadcast", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto memory, described(buffer, "broadcast"));
+    return c.broadcast(memory, count, type, root);
+  });
+}
+
+cenote_status cenote_test(cenote_comm* comm, cenote_request* request, int* done) {
+  return guarded([&]() -> Result<void> {
+    if (comm == nullptr || request == nullptr || done == nullptr) return bad("test", "an argument is NULL");
+    *done = 0;
+    Request of{std::exchange(request->sequence, 0)};
+    CENOTE_ASSIGN(const bool complete, comm->communicator->test(of));
+    *done = complete ? 1 : 0;
+    request->sequence = of.sequence;
+    return {};
+  });
+}
+
+cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t timeout_ms) {
+  return guarded([&]() -> Result<void> {
+    if (comm == nullptr || request == nullptr) return bad("wait", "the communicator or the request is NULL");
+    Request of{std::exchange(request->sequence, 0)};
+    const auto deadline = timeout_ms == 0 ? cenote::Deadline::never()
+                                          : cenote::Deadline::in(std::chrono::milliseconds(timeout_ms));
+    return comm->communicator->wait(of, deadline);
+  });
+}
+
+}  // extern "C"

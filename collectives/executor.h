@@ -1,0 +1,147 @@
+// The executor: runs the plans of one rank over a fabric. Knows no algorithm; every collective goes through
+// here.
+//
+// Operations progress inside test() and wait() only. Between two ranks everything is one stream in each
+// direction, in the order in which the operations were started, so all ranks start them in the same order.
+// Endpoints are made when an operation first needs them; plans are kept, and a repeated call allocates
+// nothing.
+//
+// Threads: one at a time; abort() from any. Errors: the first failure breaks the executor; every operation
+// that was not complete ends with it, peers are told, and later calls return it.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/operation.h"
+#include "collectives/peer_link.h"
+#include "transports/fabric.h"
+
+namespace cenote::collectives {
+
+struct ExecutorOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;
+  std::string algorithm = "auto";
+  LinkOptions link{};
+  bool check = true;  ///< every operation's first chunk on a link carries what the sender believes it is
+  Clock::duration timeout = std::chrono::seconds(30);
+  const CancelFlag* cancel = nullptr;
+};
+
+class Executor {
+ public:
+  /// `addresses`: the ranks' Fabric::address(), by rank.
+  Executor(std::unique_ptr<transport::Fabric> fabric, std::vector<Bytes> addresses, ExecutorOptions options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// The operation's sequence number. `call` has been checked.
+  Result<std::uint64_t> start(const Call& call);
+  Result<bool> test(std::uint64_t sequence);
+  Result<void> wait(std::uint64_t sequence, Deadline deadline);
+  void abort(std::string_view reason);
+
+  struct LinkStats {
+    std::uint32_t rank;
+    std::string transport, reason;
+    std::uint64_t bytes_sent, bytes_received;
+  };
+  [[nodiscard]] std::vector<LinkStats> stats() const;
+
+ private:
+  struct Waiting {
+    ActiveOperation* operation;
+    std::uint32_t flow;
+  };
+  /// Flows that wait for their turn on a link's end, oldest operation first.
+  struct Queue {
+    std::vector<Waiting> entries;
+    std::size_t head = 0;
+    [[nodiscard]] bool empty() const { return head == entries.size(); }
+    [[nodiscard]] const Waiting& front() const { return entries[head]; }
+    void push(Waiting waiting) { entries.push_back(waiting); }
+    void pop() {
+      if (++head == entries.size()) {
+        entries.clear();
+        head = 0;
+      }
+    }
+  };
+  struct LinkState {
+    std::unique_ptr<PeerLink> link;
+    Queue sending, receiving;
+  };
+  struct Blocked {
+    const LinkState* on = nullptr;
+    const ActiveOperation* operation = nullptr;
+    std::uint32_t instance = 0;
+  };
+
+  // executor.cpp: life of an operation
+  Result<std::shared_ptr<const KeptPlan>> plan_for(const Call& call);
+  void prepare(ActiveOperation& operation, const Call& call, std::shared_ptr<const KeptPlan> kept);
+  Result<void> enqueue(ActiveOperation& operation);
+  Result<LinkState*> link_to(std::uint32_t rank, Deadline deadline);
+  [[nodiscard]] ActiveOperation* find(std::uint64_t sequence);
+  Result<void> check_abort();
+  void retire();
+
+  // progress.cpp: moving chunks
+  Result<bool> progress();
+  Result<bool> advance_link(LinkState& state);
+  Result<bool> advance_sending(LinkState& state);
+  Result<bool> advance_receiving(LinkState& state);
+  Result<bool> advance_local(ActiveOperation& operation);
+  Result<bool> send_chunk(LinkState& state, const Waiting& front, std::uint32_t number,
+                          std::uint64_t elements);
+  Result<bool> receive_chunk(LinkState& state, const Waiting& front, std::uint32_t number,
+                             std::uint64_t elements);
+  Result<void> same_call(const LinkState& state, const ActiveOperation& operation,
+                         const std::byte* message) const;
+  Result<void> consume(ActiveOperation& operation, const Instance& instance, std::uint64_t at,
+                       std::uint64_t elements, std::span<const std::byte> incoming);
+  Result<void> local_chunk(ActiveOperation& operation, const Instance& instance, std::uint64_t at,
+                           std::uint64_t elements);
+
+  // stall.cpp: waiting, and ending badly
+  Result<void> on_idle(ActiveOperation& operation, std::optional<Deadline> sleep_until);
+  Result<void> compare_notes();
+  void tell_stalled();
+  [[nodiscard]] Blocked blocked() const;
+  [[nodiscard]] std::uint32_t culprit(const Blocked& blocked) const;
+  [[nodiscard]] Clock::duration tick() const;
+  [[nodiscard]] Error deadline_error(const ActiveOperation& operation, Clock::duration waited) const;
+  [[nodiscard]] Error peer_error(const LinkState& state, const ActiveOperation& operation,
+                                 std::string_view doing, Error cause) const;
+  tl::unexpected<Error> break_with(Error error);
+
+  std::unique_ptr<transport::Fabric> fabric_;
+  std::vector<Bytes> addresses_;
+  ExecutorOptions options_;
+  std::map<std::uint32_t, std::unique_ptr<LinkState>> links_;
+  std::vector<std::shared_ptr<const KeptPlan>> plans_;    ///< most recently used first
+  std::vector<std::unique_ptr<ActiveOperation>> active_;  ///< oldest first
+  std::vector<std::unique_ptr<ActiveOperation>> idle_;    ///< finished ones, for reuse
+  std::uint64_t next_sequence_ = 1;
+  std::optional<Error> broken_;
+  Bytes gather_[2];  ///< for memory that the CPU cannot read
+
+  bool moved_since_ = false;  ///< since last_moved_ was written
+  Clock::time_point last_moved_{};
+  Clock::time_point last_told_{};
+  std::uint32_t told_culprit_ = ~0U;
+
+  std::atomic<bool> aborted_{false};
+  std::mutex abort_mutex_;
+  std::string abort_reason_;
+};
+
+}  // namespace cenote::collectives

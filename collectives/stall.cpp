@@ -1,0 +1,190 @@
+// The executor at rest: sleeping until something happens, finding out who holds everybody up, and ending
+// badly.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "collectives/executor.h"
+#include "collectives/failure.h"
+
+namespace cenote::collectives {
+namespace {
+
+std::string rank_name(std::uint32_t rank) { return fmt::format("rank {}", rank); }
+
+double seconds(Clock::duration span) { return std::chrono::duration<double>(span).count(); }
+
+/// The number of "rank 7".
+std::optional<std::uint32_t> rank_of(std::string_view name) {
+  constexpr std::string_view prefix = "rank ";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::uint32_t rank = 0;
+  const auto parsed = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), rank);
+  if (parsed.ec != std::errc{}) return std::nullopt;
+  return rank;
+}
+
+std::string step_text(const ActiveOperation& operation, std::uint32_t number) {
+  const auto& instance = operation.plan().instances[number];
+  const bool send = instance.kind == StepKind::send;
+  const auto first = (send ? instance.src : instance.dst) + operation.done[number];
+  return fmt::format("to {} {} elements {}..{} (step {} of {})", to_string(instance.kind),
+                     to_string(send ? instance.src_buffer : instance.dst_buffer), first,
+                     (send ? instance.src : instance.dst) + instance.length, number + 1,
+                     operation.plan().instances.size());
+}
+
+}  // namespace
+
+/// How often a rank that waits says so.
+Clock::duration Executor::tick() const {
+  return std::clamp<Clock::duration>(options_.timeout / 8, std::chrono::milliseconds(10),
+                                     std::chrono::milliseconds(500));
+}
+
+Result<void> Executor::on_idle(ActiveOperation& operation, std::optional<Deadline> sleep_until) {
+  const auto now = Clock::now();
+  if (moved_since_) {
+    moved_since_ = false;
+    last_moved_ = now;
+    told_culprit_ = ~0U;
+  }
+  if (now >= operation.deadline.when() || (sleep_until && now >= sleep_until->when())) {
+    return break_with(deadline_error(operation, now - operation.started));
+  }
+  CENOTE_TRY(compare_notes());
+  const bool long_still = now - last_moved_ >= tick();
+  const bool news = told_culprit_ != ~0U && culprit(blocked()) != told_culprit_;
+  if (long_still && (news || now - last_told_ >= tick())) {
+    for (auto& [rank, state] : links_) {
+      // A link without work may bring notes too; what is wrong with it concerns nobody now.
+      if (state->sending.empty() && state->receiving.empty()) (void)state->link->pump();
+    }
+    tell_stalled();
+    last_told_ = now;
+  }
+  if (!sleep_until) return {};
+  const auto wake = std::min(sleep_until->when(), now + tick());
+  auto woken = fabric_->wait(Deadline::at(wake), options_.cancel, wire::text(operation.header));
+  if (woken || woken.error().code == ErrorCode::deadline_exceeded ||
+      woken.error().code == ErrorCode::cancelled) {
+    return {};
+  }
+  return break_with(std::move(woken).error());
+}
+
+Result<void> Executor::compare_notes() {
+  for (const auto& [rank, state] : links_) {
+    const auto& note = state->link->note();
+    if (!note) continue;
+    for (const auto& operation : active_) {
+      if (static_cast<std::uint32_t>(operation->sequence) != note->sequence) continue;
+      if (note->stalled.call == operation->header) continue;
+      wire::Head head{wire::Kind::call, wire::with_call, 0, note->sequence};
+      std::array<std::byte, wire::overhead> message{};
+      std::memcpy(message.data(), &head, sizeof head);
+      std::memcpy(message.data() + sizeof head, &note->stalled.call, sizeof note->stalled.call);
+      if (auto same = same_call(*state, *operation, message.data()); !same)
+        return break_with(std::move(same).error());
+    }
+  }
+  return {};
+}
+
+Executor::Blocked Executor::blocked() const {
+  Blocked found;
+  bool receiving = false;
+  const auto consider = [&](const LinkState& state, const Queue& queue, bool receives) {
+    if (queue.empty()) return;
+    const auto& [operation, flow] = queue.front();
+    const auto number = operation->plan().flows[flow].instances[operation->cursor[flow]];
+    const auto& instance = operation->plan().instances[number];
+    const auto at = receives ? operation->done[number] : operation->posted[number];
+    const auto end = std::min(at + operation->chunk, instance.length);
+    if (!operation->plan().ready(instance, at, end, operation->done)) return;
+    const bool older = found.on == nullptr || operation->sequence < found.operation->sequence;
+    const bool same = found.on != nullptr && operation->sequence == found.operation->sequence;
+    // Missing data says more than missing room: room comes back when the peer has its own data.
+    if (!older && !(same && receives && !receiving)) return;
+    found = {&state, operation, number};
+    receiving = receives;
+  };
+  for (const auto& [rank, state] : links_) {
+    consider(*state, state->receiving, true);
+    consider(*state, state->sending, false);
+  }
+  return found;
+}
+
+std::uint32_t Executor::culprit(const Blocked& blocked) const {
+  if (blocked.on == nullptr) return options_.rank;
+  const auto direct = blocked.on->link->rank();
+  const auto& note = blocked.on->link->note();
+  if (!note || Clock::now() - note->when > 3 * tick()) return direct;
+  return note->stalled.waits_for == options_.rank ? direct : note->stalled.waits_for;
+}
+
+void Executor::tell_stalled() {
+  const auto on = blocked();
+  if (on.on == nullptr) return;
+  told_culprit_ = culprit(on);
+  const wire::Stalled note{on.operation->header, told_culprit_, 0};
+  for (auto& [rank, state] : links_) {
+    state->link->send_stalled(note, static_cast<std::uint32_t>(on.operation->sequence));
+  }
+}
+
+Error Executor::deadline_error(const ActiveOperation& operation, Clock::duration waited) const {
+  const auto on = blocked();
+  Error error{
+      ErrorCode::deadline_exceeded, fmt::format("{} of rank {}", describe(operation), options_.rank), {}};
+  if (on.on == nullptr) {
+    error.cause = fmt::format("not complete after {:.1f} s", seconds(waited));
+    error.peer = rank_name(options_.rank);
+    return error;
+  }
+  const auto direct = on.on->link->rank();
+  const auto origin = culprit(on);
+  error.peer = rank_name(origin);
+  error.device = on.on->link->transport_name();
+  error.cause = fmt::format("not complete after {:.1f} s: waits for rank {} {}", seconds(waited), direct,
+                            step_text(*on.operation, on.instance));
+  if (origin != direct) error.cause += fmt::format("; rank {} in turn waits for rank {}", direct, origin);
+  error.remedy = fmt::format("rank {} hangs, is slower than the deadline, or makes other calls", origin);
+  return error;
+}
+
+Error Executor::peer_error(const LinkState& state, const ActiveOperation& operation, std::string_view doing,
+                           Error cause) const {
+  const auto direct = state.link->rank();
+  const auto told = named_culprit(cause.cause);
+  Error error{ErrorCode::peer_failed,
+              fmt::format("{} of rank {}, {}", describe(operation), options_.rank, doing),
+              {}};
+  if (cause.code == ErrorCode::protocol_error || cause.code == ErrorCode::invalid_argument)
+    error.code = cause.code;
+  error.peer = rank_name(told.value_or(direct));
+  error.device = state.link->transport_name();
+  error.cause = told ? fmt::format("rank {} says: {}", direct, innermost(cause.cause)) : cause.cause;
+  error.remedy = cause.remedy;
+  error.native = cause.native;
+  return error;
+}
+
+tl::unexpected<Error> Executor::break_with(Error error) {
+  if (broken_) return fail(*broken_);
+  if (error.stage.empty()) error.stage = fmt::format("collectives of rank {}", options_.rank);
+  const auto origin = rank_of(error.peer).value_or(options_.rank);
+  const auto reason = named_culprit(error.cause) ? std::string(innermost(error.cause).substr(0, reason_bytes))
+                                                 : closing_reason(origin, error.cause);
+  broken_ = std::move(error);
+  for (auto& [rank, state] : links_) state->link->close(reason);
+  (void)fabric_->progress();  // the farewell is on its way before anybody tears this down
+  return fail(*broken_);
+}
+
+}  // namespace cenote::collectives
