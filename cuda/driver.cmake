@@ -1,0 +1,22 @@
+# The driver table: its texts, the emulated driver, and the helpers that work over any driver.
+cenote_room(cuda
+  SOURCES
+    status.cpp
+    emulator/range_allocator.cpp
+    emulator/models.cpp
+    emulator/device_heap.cpp
+    emulator/address_space.cpp
+    emulator/stream.cpp
+    emulator/context.cpp
+    emulator/module.cpp
+    emulator/rdma.cpp
+    emulator/ipc.cpp
+    emulator/driver_core.cpp
+    emulator/driver_devices.cpp
+    emulator/driver_contexts.cpp
+    emulator/driver_memory.cpp
+    emulator/driver_vmm.cpp
+    emulator/driver_copies.cpp
+    emulator/driver_streams.cpp
+    emulator/driver_modules.cpp
+  USES cenote_ptx cenote_runtime ${CMAKE_DL_LIBS})
