@@ -1,0 +1,63 @@
+// The words between an agent and its worker.
+#include "pool/agent/worker_wire.h"
+
+#include <gtest/gtest.h>
+
+namespace cenote::pool::agent {
+namespace {
+
+WorkerSetup a_setup() {
+  WorkerSetup setup;
+  setup.lease_id = "L1";
+  setup.client = "alice";
+  setup.generation = 7;
+  setup.driver = {
+      .machine = "a@b", .emulated = {{"H200", 1024}, {"A100", 512}}, .seed = 3, .adversarial = true};
+  setup.devices = {{.uuid = "u0", .model = "H200", .memory_bytes = 1024, .ordinal = 1}};
+  setup.memory_limits = {99};
+  setup.transports = {"shm", "tcp"};
+  setup.tcp_host = "10.0.0.1";
+  setup.client_fabric_address = Bytes(40, std::byte{5});
+  setup.channel = 12;
+  return setup;
+}
+
+TEST(WorkerWire, ASetupArrivesAsItWasSent) {
+  const auto sent = a_setup();
+  const auto got = decode_setup(encode_setup(sent));
+  ASSERT_TRUE(got) << got.error().message();
+  EXPECT_EQ(encode_setup(*got), encode_setup(sent));
+  EXPECT_EQ(got->driver.emulated[1].model, "A100");
+  EXPECT_TRUE(got->driver.adversarial);
+  EXPECT_EQ(got->devices[0].ordinal, 1U);
+  EXPECT_EQ(got->memory_limits, sent.memory_limits);
+  EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);
+}
+
+TEST(WorkerWire, AnErrorKeepsAllItsParts) {
+  WorkerMessage message;
+  message.kind = WorkerSays::failed;
+  message.error = Error{ErrorCode::driver_error, "open", "out of memory", "gpu 1", "peer", "use less", 2};
+  const auto got = decode_message(encode_message(message));
+  ASSERT_TRUE(got);
+  ASSERT_TRUE(got->error);
+  EXPECT_EQ(got->error->message(), message.error->message());
+  EXPECT_EQ(got->error->native, 2);
+}
+
+TEST(WorkerWire, EveryTruncationIsAnErrorAndNeverReadsPastTheEnd) {
+  const auto setup = encode_setup(a_setup());
+  for (std::size_t n = 0; n < setup.size(); ++n) {
+    EXPECT_FALSE(decode_setup(std::span(setup).first(n))) << n;
+  }
+  WorkerMessage load;
+  load.kind = WorkerSays::load;
+  load.use = {{1, 2, 3}, {4, 5, 6}};
+  const auto message = encode_message(load);
+  for (std::size_t n = 0; n < message.size(); ++n) {
+    EXPECT_FALSE(decode_message(std::span(message).first(n))) << n;
+  }
+}
+
+}  // namespace
+}  // namespace cenote::pool::agent
