@@ -12,6 +12,8 @@ std::optional<std::size_t> find(const std::vector<T>& list, std::string_view nam
 }  // namespace
 
 std::optional<std::size_t> Program::find_entry(std::string_view name) const { return find(entries, name); }
-std::optional<std::size_t> Program::find_variable(std::string_view name) const { return find(variables, name); }
+std::optional<std::size_t> Program::find_variable(std::string_view name) const {
+  return find(variables, name);
+}
 
 }  // namespace cenote::cuda::ptx

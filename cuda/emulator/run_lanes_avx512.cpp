@@ -1,0 +1,2 @@
+#define CENOTE_LANES lanes_avx512
+#include "cuda/emulator/run_lanes.inc"
