@@ -44,8 +44,8 @@ TEST_P(Streams, AreAsynchronous) {
 
 TEST_P(Streams, DoNotWaitForEachOther) {
   auto held = new_stream(), free = new_stream();
-  hold(held, gate);
   const auto word = upload(std::vector<int>{0});
+  hold(held, gate);
   ASSERT_OK(driver->memset_d32_async(word, 5, 1, free));
   ASSERT_OK(driver->stream_synchronize(free));
   EXPECT_EQ(driver->stream_query(held), Status::not_ready);
