@@ -2,6 +2,12 @@
 cenote_test(pool_token_test
   SOURCES unit/pool/lease_token_test.cpp unit/pool/certificates_test.cpp
   USES cenote_pool_core)
+cenote_test(pool_state_test
+  SOURCES unit/pool/state_test.cpp unit/pool/scheduler_test.cpp
+  USES cenote_pool_core)
+cenote_test(pool_core_test
+  SOURCES unit/pool/store_test.cpp unit/pool/broker_core_test.cpp
+  USES cenote_pool_core)
 if(CENOTE_WITH_GRPC)
   cenote_test(pool_broker_test
     SOURCES multi/pool/broker_server_test.cpp
