@@ -19,6 +19,21 @@ bool differs_between_blocks(Special s) {
   return s == Special::ctaid_x || s == Special::ctaid_y || s == Special::ctaid_z;
 }
 
+template <class T>
+void fill(std::byte* to, std::uint64_t value, unsigned lanes) {
+  std::fill_n(reinterpret_cast<T*>(to), lanes, static_cast<T>(value));
+}
+void broadcast(std::byte* to, std::uint64_t value, unsigned bytes, unsigned lanes) {
+  if (bytes == 8)
+    fill<std::uint64_t>(to, value, lanes);
+  else if (bytes == 4)
+    fill<std::uint32_t>(to, value, lanes);
+  else if (bytes == 2)
+    fill<std::uint16_t>(to, value, lanes);
+  else
+    fill<std::uint8_t>(to, value, lanes);
+}
+
 std::string text_of(const Dim3& d) {
   return "(" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + ")";
 }
@@ -96,23 +111,26 @@ std::uint64_t Machine::special_value(Special s, unsigned thread, std::uint64_t) 
 void Machine::fill_constants(Group& g, const ptx::Function& f) {
   for (const Constant& c : f.constants) {
     std::uint64_t value = c.value;
+    std::byte* to = g.constants.get() + std::size_t{c.slot} * g.width;
+    if (c.kind == Constant::Kind::special) {
+      for (unsigned lane = 0; lane < g.width; ++lane) {
+        value = special_value(c.special, g.first + lane, 0);
+        std::memcpy(to + std::size_t{lane} * c.bytes, &value, c.bytes);
+      }
+      continue;
+    }
     if (c.kind == Constant::Kind::variable)
       value += c.variable < shared_.launch.variables.size() ? shared_.launch.variables[c.variable] : 0;
     if (c.kind == Constant::Kind::shared) value += shared_.layout.offsets[c.variable];
-    std::byte* to = g.constants.get() + std::size_t{c.slot} * g.width;
-    for (unsigned lane = 0; lane < g.width; ++lane, to += c.bytes) {
-      if (c.kind == Constant::Kind::special) value = special_value(c.special, g.first + lane, c.value);
-      std::memcpy(to, &value, c.bytes);
-    }
+    if (c.kind == Constant::Kind::param) std::memcpy(&value, shared_.launch.params.data() + c.value, c.bytes);
+    broadcast(to, value, c.bytes, g.width);
   }
 }
 
 void Machine::fill_block_constants(Group& g) {
-  for (const Constant& c : block_constants_) {
-    const std::uint64_t value = special_value(c.special, 0, 0);
-    std::byte* to = g.constants.get() + std::size_t{c.slot} * g.width;
-    for (unsigned lane = 0; lane < g.width; ++lane, to += c.bytes) std::memcpy(to, &value, c.bytes);
-  }
+  for (const Constant& c : block_constants_)
+    broadcast(g.constants.get() + std::size_t{c.slot} * g.width, special_value(c.special, 0, 0), c.bytes,
+              g.width);
 }
 
 Machine::Machine(Shared& shared)

@@ -116,7 +116,6 @@ class Machine {
   bool load(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask, unsigned active);
   bool store(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask, unsigned active);
   bool atomic(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask);
-  void load_param(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask);
   void move_slot(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask);
   void convert_address(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask);
   std::byte* whole_access(const ptx::Inst& i, const AddressScan& scan, unsigned bytes, bool writes,

@@ -241,20 +241,6 @@ bool Machine::store(Group& g, const Fragment& f, const Inst& i, const std::uint8
   return true;
 }
 
-void Machine::load_param(Group& g, const Fragment& f, const Inst& i, const std::uint8_t* mask) {
-  const unsigned size = bytes_of(i.type);
-  const std::byte* from = shared_.launch.params.data() + i.imm;
-  with_unsigned(size, [&](auto element) {
-    using T = decltype(element);
-    for (unsigned k = 0; k < i.count; ++k) {
-      const T value = read<T>(from + std::size_t{k} * size, false);
-      std::byte* d = at(g, code_.lists[i.list + k]);
-      for (unsigned lane = f.low; lane < f.high; ++lane)
-        if (mask[lane]) place(d + std::size_t{lane} * i.width_d, i.width_d, value, is_signed(i.type));
-    }
-  });
-}
-
 // Between a register and a part of an 8-byte word of a function's .param variable.
 void Machine::move_slot(Group& g, const Fragment& f, const Inst& i, const std::uint8_t* mask) {
   const unsigned size = bytes_of(i.type);

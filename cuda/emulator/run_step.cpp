@@ -177,9 +177,6 @@ Machine::Stop Machine::run_fragment(Group& g, Fragment& f, std::uint32_t limit) 
       case Op::store:
         good = store(g, f, i, mask, active);
         break;
-      case Op::load_param:
-        load_param(g, f, i, mask);
-        break;
       case Op::load_slot:
       case Op::store_slot:
         move_slot(g, f, i, mask);

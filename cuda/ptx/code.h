@@ -46,12 +46,12 @@ extern const std::array<Shape, static_cast<std::size_t>(Op::convert)> shapes;
 
 /// What the constant area holds at `slot`, written before the first instruction.
 struct Constant {
-  enum class Kind : std::uint8_t { literal, variable, shared, special };
+  enum class Kind : std::uint8_t { literal, variable, shared, special, param };
   Kind kind = Kind::literal;
   std::uint8_t bytes = 4;
   Special special = Special::tid_x;
   Slot slot = 0;               ///< without constant_bit
-  std::uint64_t value = 0;     ///< the literal, the addend, or the index of an envreg
+  std::uint64_t value = 0;     ///< the literal, the addend, or the offset of a parameter
   std::uint32_t variable = 0;  ///< index into Program::variables or Code::shared
 };
 

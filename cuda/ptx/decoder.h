@@ -177,6 +177,7 @@ class Decoder {
 
   // decoder_memory.cpp
   void load();
+  void load_kernel_param(const Inst& access, Type type, const std::vector<Slot>& slots);
   void store();
   void load_words(const Operand& address, Type type, const std::vector<Operand>& elements, bool is_store);
   void atomic(bool has_result);

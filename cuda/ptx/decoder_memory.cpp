@@ -99,8 +99,8 @@ void Decoder::load() {
     slots.push_back(target(element, width));
   }
   if (!good()) return;
-  const bool fixed = access.space == Space::param && access.a == no_slot;
-  Inst& i = emit(fixed ? Op::load_param : Op::load, no_slot, access.a);
+  if (access.space == Space::param && access.a == no_slot) return load_kernel_param(access, *type, slots);
+  Inst& i = emit(Op::load, no_slot, access.a);
   i.space = access.space;
   i.ordered = access.ordered;
   i.imm = access.imm;
@@ -110,11 +110,19 @@ void Decoder::load() {
   i.count = count;
   i.list = static_cast<std::uint32_t>(code_->lists.size());
   code_->lists.insert(code_->lists.end(), slots.begin(), slots.end());
-  if (fixed) {
-    const Entry* entry = code_->functions[body_.index].is_entry ? &program_->entries.back() : nullptr;
-    if (entry == nullptr || i.imm < 0 ||
-        static_cast<std::uint64_t>(i.imm) + std::uint64_t{type->width} * count > entry->param_bytes)
-      error("'" + std::string(mnemonic_) + "' reads outside of the parameters");
+}
+
+// A kernel's parameter at a fixed place is the same in all lanes: a constant of the launch.
+void Decoder::load_kernel_param(const Inst& access, Type type, const std::vector<Slot>& slots) {
+  const Entry* entry = code_->functions[body_.index].is_entry ? &program_->entries.back() : nullptr;
+  const auto bytes = static_cast<std::uint64_t>(type.width) * slots.size();
+  if (entry == nullptr || access.imm < 0 ||
+      static_cast<std::uint64_t>(access.imm) + bytes > entry->param_bytes)
+    return error("'" + std::string(mnemonic_) + "' reads outside of the parameters");
+  for (std::size_t k = 0; k < slots.size(); ++k) {
+    const auto offset = static_cast<std::uint64_t>(access.imm) + k * type.width;
+    const Slot value = constant(Constant::Kind::param, type.width, offset, 0, Special::tid_x);
+    resize(slots[k], access.width_d, value, type.width, is_signed(type.num));
   }
 }
 

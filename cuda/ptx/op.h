@@ -16,8 +16,7 @@ enum class Op : std::uint16_t {
   lanes_end = convert + 12 * 12,
   load = lanes_end,
   store,
-  load_param,  // of the kernel, at a fixed offset: the same in all lanes
-  load_slot,   // of a function's .param variable
+  load_slot,  // of a function's .param variable
   store_slot,
   atomic,
   shuffle,

@@ -26,7 +26,7 @@ void for_each_slot(Inst& i, std::vector<Slot>& lists, Visit visit) {
   one(i.b, false);
   one(i.c, false);
   one(i.e, false);
-  if (i.op == Op::load || i.op == Op::load_param || i.op == Op::store)
+  if (i.op == Op::load || i.op == Op::store)
     for (std::uint32_t k = 0; k < i.count; ++k) one(lists[i.list + k], i.op != Op::store);
   one(i.d, true);
   one(i.d2, true);
