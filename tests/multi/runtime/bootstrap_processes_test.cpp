@@ -1,0 +1,140 @@
+// The bootstrap between processes: each rank is a child of its own, one is killed in the middle.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <numeric>
+
+#include "runtime/bootstrap.h"
+#include "runtime/unique_fd.h"
+
+namespace cenote {
+namespace {
+
+using namespace std::chrono_literals;
+
+Deadline soon() { return Deadline::in(60s); }
+
+/// What a child reports, as its exit status.
+enum Outcome : int { fine = 0, cannot_join = 10, wrong_data = 11, wrong_error = 12, not_failed = 13 };
+
+struct Child {
+  pid_t pid = -1;
+  UniqueFd says{};  ///< the child writes one byte when it is where the test wants it
+};
+
+/// Runs `body` in a child, which dies with this process and never returns into the test.
+Child spawn(const std::function<int(int says)>& body) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::close(ends[0]);
+    ::_exit(body(ends[1]));
+  }
+  ::close(ends[1]);
+  return {pid, UniqueFd(ends[0])};
+}
+
+/// -signal for a child that was killed.
+int outcome_of(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int exchange(const UniqueId& id, std::uint32_t rank, std::uint32_t size) {
+  auto group = Bootstrap::join(id, rank, size, soon());
+  if (!group) return cannot_join;
+  for (int round = 0; round < 20; ++round) {
+    const auto mine = "rank " + std::to_string(rank) + " round " + std::to_string(round);
+    const auto all = (*group)->allgather(as_bytes(mine), soon());
+    if (!all) return wrong_data;
+    for (std::uint32_t r = 0; r < size; ++r)
+      if (as_text((*all)[r]) != "rank " + std::to_string(r) + " round " + std::to_string(round))
+        return wrong_data;
+    if (!(*group)->barrier(soon())) return wrong_data;
+  }
+  return fine;
+}
+
+TEST(BootstrapProcesses, MeetWhateverTheOrder) {
+  constexpr std::uint32_t size = 12;
+  // The root's thread must not be running across fork: each child gets the id over a pipe from the parent,
+  // which makes the root when all children exist.
+  std::vector<Child> children;
+  std::vector<UniqueFd> tell;
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    children.push_back(spawn([&, rank](int) {
+      ::close(ends[1]);
+      char text[256];
+      const auto got = ::read(ends[0], text, sizeof text);
+      const auto id = UniqueId::parse(std::string_view(text, got > 0 ? static_cast<std::size_t>(got) : 0));
+      return id ? exchange(*id, rank, size) : static_cast<int>(cannot_join);
+    }));
+    ::close(ends[0]);
+    tell.emplace_back(ends[1]);
+  }
+  const auto root = BootstrapRoot::create("127.0.0.1");
+  ASSERT_TRUE(root) << root.error().message();
+  const auto text = (*root)->id().text();
+  for (std::uint32_t i = 0; i < size; ++i) {
+    const auto at = (i * 5 + 7) % size;  // some order that is not that of the ranks
+    ASSERT_EQ(::write(tell[at].get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  for (const auto& child : children) EXPECT_EQ(outcome_of(child.pid), fine);
+}
+
+TEST(BootstrapProcesses, AKilledRankIsNamedByAllOthers) {
+  constexpr std::uint32_t size = 10;
+  for (const std::uint32_t victim : {1U, 9U}) {
+    SCOPED_TRACE(victim);
+    std::vector<Child> children;
+    std::vector<UniqueFd> tell;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      int ends[2];
+      ASSERT_EQ(::pipe(ends), 0);
+      children.push_back(spawn([&, rank](int says) -> int {
+        ::close(ends[1]);
+        char text[256];
+        const auto got = ::read(ends[0], text, sizeof text);
+        const auto id = UniqueId::parse(std::string_view(text, got > 0 ? static_cast<std::size_t>(got) : 0));
+        if (!id) return cannot_join;
+        auto group = Bootstrap::join(*id, rank, size, soon());
+        if (!group || !(*group)->barrier(soon())) return cannot_join;
+        if (rank == victim) {
+          (void)!::write(says, "x", 1);
+          for (;;) ::pause();
+        }
+        const auto met = (*group)->barrier(soon());
+        if (met) return not_failed;
+        const bool named = met.error().code == ErrorCode::peer_failed &&
+                           met.error().peer == "rank " + std::to_string(victim);
+        return named ? fine : wrong_error;
+      }));
+      ::close(ends[0]);
+      tell.emplace_back(ends[1]);
+    }
+    const auto root = BootstrapRoot::create("127.0.0.1");
+    ASSERT_TRUE(root) << root.error().message();
+    const auto text = (*root)->id().text();
+    for (const auto& pipe : tell) ASSERT_GT(::write(pipe.get(), text.data(), text.size()), 0);
+    char there = 0;
+    ASSERT_EQ(::read(children[victim].says.get(), &there, 1), 1);
+    ASSERT_EQ(::kill(children[victim].pid, SIGKILL), 0);
+    for (std::uint32_t rank = 0; rank < size; ++rank)
+      EXPECT_EQ(outcome_of(children[rank].pid), rank == victim ? -SIGKILL : static_cast<int>(fine)) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace cenote
