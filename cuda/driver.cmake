@@ -2,6 +2,7 @@
 cenote_room(cuda
   SOURCES
     status.cpp
+    real_driver.cpp
     emulator/range_allocator.cpp
     emulator/models.cpp
     emulator/device_heap.cpp
