@@ -21,3 +21,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(emulator/run_lanes_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${lane_flags};-mavx2;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
 endif()
+
+# The kernels' PTX, kept in the repository (tools/make_ptx.sh makes it), as a library of texts.
+set(kernel_texts ${CMAKE_CURRENT_BINARY_DIR}/embedded.cpp)
+add_custom_command(OUTPUT ${kernel_texts}
+  COMMAND ${CMAKE_COMMAND} -DOUT=${kernel_texts} -DFOLDER=${CMAKE_CURRENT_SOURCE_DIR}/kernels
+          -P ${CMAKE_CURRENT_SOURCE_DIR}/kernels/embed.cmake
+  DEPENDS kernels/mlp.ptx kernels/reduce.ptx kernels/basic.ptx kernels/embed.cmake
+  VERBATIM)
+cenote_room(kernels SOURCES ${kernel_texts} USES cenote_runtime)
