@@ -13,14 +13,15 @@ namespace cenote::transport {
 
 struct FabricOptions {
   std::vector<std::string> transports{"shm", "tcp"};  ///< in order of preference
-  std::string tcp_host = "127.0.0.1";                 ///< address that the TCP transport listens on and publishes
+  std::string tcp_host = "127.0.0.1";  ///< address that the TCP transport listens on and publishes
 };
 
-/// How one peer is reached. `transport` lives as long as the Fabric; allocate there what this peer shall reach.
+/// How one peer is reached. `transport` lives as long as the Fabric; allocate there what this peer shall
+/// reach.
 struct Link {
   std::unique_ptr<Endpoint> endpoint;
   Transport* transport = nullptr;
-  std::string reason;   ///< "shm: same boot id and namespaces", "tcp: shm refused: other host"
+  std::string reason;  ///< "shm: same boot id and namespaces", "tcp: shm refused: other host"
 };
 
 /// Threads and blocking as in transport.h.
@@ -30,11 +31,12 @@ class Fabric {
   static Result<std::unique_ptr<Fabric>> create(const FabricOptions& options);
   /// Everything a peer needs to connect; plain bytes, at most 1 KiB.
   [[nodiscard]] virtual const Bytes& address() const = 0;
-  /// Which transport would reach that peer, and why. Errors: not_supported (none does; the cause lists each refusal).
+  /// Which transport would reach that peer, and why. Errors: not_supported (none does; the cause lists each
+  /// refusal).
   [[nodiscard]] virtual Result<std::string> choice(std::span<const std::byte> peer_address) const = 0;
   /// Both sides connect to each other, in any order, with the same `channel`.
-  virtual Result<Link> connect(std::span<const std::byte> peer_address, std::string peer_name, std::uint32_t channel,
-                               Deadline deadline) = 0;
+  virtual Result<Link> connect(std::span<const std::byte> peer_address, std::string peer_name,
+                               std::uint32_t channel, Deadline deadline) = 0;
   [[nodiscard]] virtual std::span<Transport* const> transports() const = 0;
   virtual bool progress() = 0;
   virtual Result<void> wait(Deadline deadline, const CancelFlag* cancel, std::string_view what) = 0;

@@ -8,16 +8,17 @@
 //   send(r->key()); e->put(...); t->progress(); e->poll(...);
 //
 // Threads: a transport and everything made from it belong to one thread at a time; the owner may change with
-// any synchronisation. Only `Transport::interrupt` may be called from other threads. Nothing blocks but `wait`.
+// any synchronisation. Only `Transport::interrupt` may be called from other threads. Nothing blocks but
+// `wait`.
 //
 // Memory ordering: bytes of a put are visible in the target's memory before its signal is, before any later
-// message of `send` on the same endpoint, and nothing else is promised. A put without a signal is promised only
-// before a later signal or message of that endpoint.
+// message of `send` on the same endpoint, and nothing else is promised. A put without a signal is promised
+// only before a later signal or message of that endpoint.
 //
-// Failure: the first fault makes an endpoint `failed`; every operation in flight on it completes with an error
-// that names the peer, the stage and the cause, and every later call returns it. A process that dies is noticed
-// by its peers within 1 s (usually at once) as long as they progress or wait. Other endpoints are not touched.
-// No destructor waits for a peer.
+// Failure: the first fault makes an endpoint `failed`; every operation in flight on it completes with an
+// error that names the peer, the stage and the cause, and every later call returns it. A process that dies is
+// noticed by its peers within 1 s (usually at once) as long as they progress or wait. Other endpoints are not
+// touched. No destructor waits for a peer.
 //
 // A peer is not trusted: lengths, offsets and keys that arrive are checked against the regions that this side
 // made; what does not fit fails the endpoint and touches no memory.
@@ -54,43 +55,48 @@ class Region {
   [[nodiscard]] virtual const RemoteKey& key() const = 0;
 };
 
-/// Signal counters: each endpoint has `signal_slots` of them on either side. A put may add to one of the peer's.
+/// Signal counters: each endpoint has `signal_slots` of them on either side. A put may add to one of the
+/// peer's.
 inline constexpr std::uint32_t signal_slots = 64;
 inline constexpr std::uint32_t no_signal = ~0U;
 
 struct RemoteSlice {
-  const RemoteKey* key;   ///< read before the call returns
-  std::uint64_t offset;   ///< bytes into the peer's region
+  const RemoteKey* key;  ///< read before the call returns
+  std::uint64_t offset;  ///< bytes into the peer's region
 };
 
 /// One finished operation. `tag` is the caller's own.
 struct Completion {
   std::uint64_t tag;
-  std::optional<Error> error;   ///< nullopt = done
+  std::optional<Error> error;  ///< nullopt = done
 };
 
 struct EndpointStats {
-  std::uint64_t bytes_put = 0, bytes_got = 0, bytes_sent = 0;   ///< payload that this side moved
+  std::uint64_t bytes_put = 0, bytes_got = 0, bytes_sent = 0;  ///< payload that this side moved
   std::uint64_t puts = 0, gets = 0, sends = 0, atomics = 0, received_messages = 0, received_bytes = 0;
 };
 
-/// One connected pair. Made by Transport::connect, usable at once: what is posted before the connection stands
-/// is kept and flows when it does.
+/// One connected pair. Made by Transport::connect, usable at once: what is posted before the connection
+/// stands is kept and flows when it does.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  /// Writes `src` to the peer's memory, then adds 1 to its signal counter `signal` (no_signal: none). `src` is
-  /// unchanged until the completion. `src` may be empty: a pure signal. The completion means: `src` may be
+  /// Writes `src` to the peer's memory, then adds 1 to its signal counter `signal` (no_signal: none). `src`
+  /// is unchanged until the completion. `src` may be empty: a pure signal. The completion means: `src` may be
   /// reused, and the write will become visible unless the endpoint fails. Returns resource_exhausted when the
   /// endpoint's queue is full: progress, poll, try again (nothing was posted).
-  virtual Result<void> put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal, std::uint64_t tag) = 0;
+  virtual Result<void> put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
+                           std::uint64_t tag) = 0;
   /// Reads the peer's memory into `dst`; complete = the bytes are there.
   virtual Result<void> get(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag) = 0;
-  /// Adds to an aligned 8-byte word of the peer's memory; the old value is in *old (may be null) at completion.
-  virtual Result<void> atomic_add(RemoteSlice dst, std::uint64_t value, std::uint64_t* old, std::uint64_t tag) = 0;
-  /// Sends a small message (at most Transport::limits().max_message bytes), copied before it returns. Messages
-  /// of an endpoint arrive once and in order. resource_exhausted: the peer has not taken enough of the earlier ones.
+  /// Adds to an aligned 8-byte word of the peer's memory; the old value is in *old (may be null) at
+  /// completion.
+  virtual Result<void> atomic_add(RemoteSlice dst, std::uint64_t value, std::uint64_t* old,
+                                  std::uint64_t tag) = 0;
+  /// Sends a small message (at most Transport::limits().max_message bytes), copied before it returns.
+  /// Messages of an endpoint arrive once and in order. resource_exhausted: the peer has not taken enough of
+  /// the earlier ones.
   virtual Result<void> send(std::span<const std::byte> message) = 0;
   /// The oldest message not yet taken, copied into `out`: its size, or nullopt when there is none. A message
   /// longer than `out` is an invalid_argument error and stays.
@@ -102,7 +108,8 @@ class Endpoint {
   virtual std::size_t poll(std::span<Completion> out) = 0;
   /// nullopt while the endpoint is well.
   [[nodiscard]] virtual std::optional<Error> failure() const = 0;
-  /// Tells the peer, without waiting, that this side is gone: its endpoint fails with peer_failed and `reason`.
+  /// Tells the peer, without waiting, that this side is gone: its endpoint fails with peer_failed and
+  /// `reason`.
   virtual void close(std::string_view reason) = 0;
   [[nodiscard]] virtual EndpointStats stats() const = 0;
   [[nodiscard]] virtual std::string_view transport_name() const = 0;
@@ -110,24 +117,27 @@ class Endpoint {
 };
 
 struct Limits {
-  std::size_t max_message = 0;     ///< bytes of one send()
+  std::size_t max_message = 0;        ///< bytes of one send()
   bool registers_any_memory = false;  ///< register_memory takes ordinary memory; otherwise use allocate()
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  [[nodiscard]] virtual std::string_view name() const = 0;   ///< "shm", "tcp"
+  [[nodiscard]] virtual std::string_view name() const = 0;  ///< "shm", "tcp"
   [[nodiscard]] virtual Limits limits() const = 0;
-  /// What a peer hands to connect(); at most 256 bytes. Carries a random secret of 128 bits: who does not know
-  /// it cannot connect.
+  /// What a peer hands to connect(); at most 256 bytes. Carries a random secret of 128 bits: who does not
+  /// know it cannot connect.
   [[nodiscard]] virtual const Bytes& address() const = 0;
-  /// Whether a peer with that address can be reached by this transport, and if not, why (same host? namespace?).
+  /// Whether a peer with that address can be reached by this transport, and if not, why (same host?
+  /// namespace?).
   [[nodiscard]] virtual Result<void> reachable(std::span<const std::byte> peer_address) const = 0;
-  /// Both sides call it with the other's address; either may be first. `channel` tells several endpoints between
-  /// the same two transports apart (both sides name the same number). `deadline` bounds the setting up.
-  virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> peer_address, std::string peer_name,
-                                                    std::uint32_t channel, Deadline deadline) = 0;
+  /// Both sides call it with the other's address; either may be first. `channel` tells several endpoints
+  /// between the same two transports apart (both sides name the same number). `deadline` bounds the setting
+  /// up.
+  virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> peer_address,
+                                                    std::string peer_name, std::uint32_t channel,
+                                                    Deadline deadline) = 0;
   /// Memory that peers can reach, zeroed, page aligned.
   virtual Result<std::unique_ptr<Region>> allocate(std::size_t bytes) = 0;
   /// Makes existing memory reachable. It must outlive the region. not_supported where limits() say so.
@@ -146,8 +156,8 @@ class Transport {
 };
 
 /// Spins briefly, then sleeps in the kernel, on all `transports` at once, until something happened on one of
-/// them, `deadline` passed (deadline_exceeded) or `cancel` was raised (cancelled; may be null). Progresses them
-/// before it returns. `what` names the wait in errors. `spin`: how long to poll before sleeping.
+/// them, `deadline` passed (deadline_exceeded) or `cancel` was raised (cancelled; may be null). Progresses
+/// them before it returns. `what` names the wait in errors. `spin`: how long to poll before sleeping.
 Result<void> wait(std::span<Transport* const> transports, Deadline deadline, const CancelFlag* cancel,
                   std::string_view what, Clock::duration spin = std::chrono::microseconds(20));
 

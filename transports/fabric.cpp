@@ -1,0 +1,145 @@
+#include "transports/fabric.h"
+
+#include <algorithm>
+
+#include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
+
+namespace cenote::transport {
+namespace {
+
+struct Named {
+  std::string name;
+  Bytes address;
+};
+
+/// A fabric's address: its transports in its order of preference.
+Bytes pack(std::span<const Named> transports) {
+  Writer out;
+  out.put(static_cast<std::uint8_t>(transports.size()));
+  for (const Named& transport : transports) out.text(transport.name).blob(transport.address);
+  return out.take();
+}
+
+Result<std::vector<Named>> unpack(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  std::vector<Named> out(in.get<std::uint8_t>());
+  for (Named& transport : out) {
+    transport.name = in.text();
+    const auto address = in.blob();
+    transport.address.assign(address.begin(), address.end());
+  }
+  if (!in.finished())
+    return fail(ErrorCode::invalid_argument, "read peer address", "not an address of a fabric");
+  return out;
+}
+
+class SimpleFabric final : public Fabric {
+ public:
+  Result<void> start(const FabricOptions& options) {
+    for (const std::string& name : options.transports) {
+      if (std::any_of(owned_.begin(), owned_.end(), [&](const auto& t) { return t->name() == name; }))
+        return fail(ErrorCode::invalid_argument, "start transports", "'" + name + "' is named twice");
+      if (name == "shm") {
+        CENOTE_ASSIGN(auto made, make_shm_transport());
+        owned_.push_back(std::move(made));
+      } else if (name == "tcp") {
+        TcpOptions tcp;
+        tcp.host = options.tcp_host;
+        CENOTE_ASSIGN(auto made, make_tcp_transport(tcp));
+        owned_.push_back(std::move(made));
+      } else {
+        return fail(
+            Error{ErrorCode::not_supported, "start transports", "there is no transport named '" + name + "'"}
+                .fix("known ones: shm, tcp"));
+      }
+    }
+    std::vector<Named> names;
+    for (const auto& transport : owned_) {
+      all_.push_back(transport.get());
+      names.push_back({std::string(transport->name()), transport->address()});
+    }
+    address_ = pack(names);
+    return {};
+  }
+
+  [[nodiscard]] const Bytes& address() const override { return address_; }
+  [[nodiscard]] Result<std::string> choice(std::span<const std::byte> peer_address) const override {
+    CENOTE_ASSIGN(const Choice chosen, choose(peer_address));
+    return chosen.reason;
+  }
+  Result<Link> connect(std::span<const std::byte> peer_address, std::string peer_name, std::uint32_t channel,
+                       Deadline deadline) override {
+    auto chosen = choose(peer_address);
+    if (!chosen) return fail(std::move(chosen).error().with(std::move(peer_name)));
+    Link link;
+    link.transport = chosen->transport;
+    link.reason = std::move(chosen->reason);
+    CENOTE_ASSIGN(link.endpoint,
+                  chosen->transport->connect(chosen->address, std::move(peer_name), channel, deadline));
+    return link;
+  }
+  [[nodiscard]] std::span<Transport* const> transports() const override { return all_; }
+  bool progress() override {
+    bool any = false;
+    for (Transport* transport : all_) any = transport->progress() || any;
+    return any;
+  }
+  Result<void> wait(Deadline deadline, const CancelFlag* cancel, std::string_view what) override {
+    return transport::wait(all_, deadline, cancel, what);
+  }
+  void interrupt() override {
+    for (Transport* transport : all_) transport->interrupt();
+  }
+
+ private:
+  struct Choice {
+    Transport* transport = nullptr;
+    Bytes address;
+    std::string reason;
+  };
+
+  /// Both sides go through the list of the side whose address is the lesser one, so they choose alike even
+  /// when they prefer differently. reachable() is symmetric by its contract.
+  [[nodiscard]] Result<Choice> choose(std::span<const std::byte> peer_address) const {
+    CENOTE_ASSIGN(const std::vector<Named> theirs, unpack(peer_address));
+    CENOTE_ASSIGN(const std::vector<Named> ours, unpack(address_));
+    const bool our_order = std::lexicographical_compare(address_.begin(), address_.end(),
+                                                        peer_address.begin(), peer_address.end());
+    std::string refused;
+    for (const Named& candidate : our_order ? ours : theirs) {
+      const auto mine = std::find_if(all_.begin(), all_.end(),
+                                     [&](const Transport* t) { return t->name() == candidate.name; });
+      const auto other = std::find_if(theirs.begin(), theirs.end(),
+                                      [&](const Named& t) { return t.name == candidate.name; });
+      std::string why;
+      if (mine == all_.end() || other == theirs.end()) {
+        why = "only one side has it";
+      } else if (auto reached = (*mine)->reachable(other->address); !reached) {
+        why = reached.error().cause;
+      } else {
+        std::string reason =
+            candidate.name + (candidate.name == "shm" ? ": same boot id and namespaces" : "");
+        if (!refused.empty()) reason += ": " + refused;
+        return Choice{*mine, other->address, std::move(reason)};
+      }
+      refused += (refused.empty() ? "" : "; ") + candidate.name + " refused: " + why;
+    }
+    return fail(ErrorCode::not_supported, "reach peer",
+                refused.empty() ? "the two sides share no transport" : refused);
+  }
+
+  std::vector<std::unique_ptr<Transport>> owned_;
+  std::vector<Transport*> all_;
+  Bytes address_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
+  auto fabric = std::make_unique<SimpleFabric>();
+  CENOTE_TRY(fabric->start(options));
+  return fabric;
+}
+
+}  // namespace cenote::transport

@@ -1,0 +1,52 @@
+// SendQueue: what the kernel has not taken yet, in order: bytes that it owns and bytes that it only refers
+// to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "runtime/bytes.h"
+#include "runtime/result.h"
+#include "transports/ring_queue.h"
+
+namespace cenote::transport::tcp {
+
+/// Writes as much as the kernel takes now. Errors: peer_failed, system_error.
+Result<std::size_t> write_some(int fd, std::span<const std::byte> head, std::span<const std::byte> body);
+
+class SendQueue {
+ public:
+  struct Segment {
+    const std::byte* data = nullptr;  ///< null: the next bytes of the queue's own
+    std::size_t length = 0;
+    std::optional<std::uint64_t> tag{};  ///< of the operation that ends with this segment
+    std::uint64_t region = 0;            ///< of this side, that `data` belongs to; 0: the caller's memory
+  };
+
+  [[nodiscard]] bool empty() const { return segments_.empty(); }
+  /// Bytes that were copied and have not left.
+  [[nodiscard]] std::size_t copied() const { return own_.size() - own_taken_; }
+  /// Segments that refer to memory of others.
+  [[nodiscard]] std::size_t references() const { return references_; }
+  void copy(std::span<const std::byte> bytes);
+  void refer(Segment segment);
+  /// Whether every region still satisfies `alive`.
+  bool regions_alive(const std::function<bool(std::uint64_t)>& alive);
+  /// Sends until the kernel takes no more; `done` gets the tag of each operation that left whole.
+  /// True when anything left.
+  Result<bool> flush(int fd, const std::function<void(std::uint64_t)>& done);
+  /// Drops everything; `dropped` gets the tags of the operations.
+  void clear(const std::function<void(std::uint64_t)>& dropped);
+
+ private:
+  void advance(std::size_t count, const std::function<void(std::uint64_t)>& done);
+
+  RingQueue<Segment> segments_;
+  Bytes own_;
+  std::size_t own_taken_ = 0;
+  std::size_t references_ = 0;
+};
+
+}  // namespace cenote::transport::tcp

@@ -1,0 +1,100 @@
+// TcpCore: what the TCP transport, its endpoints and its regions share. It lives as long as any of them, so
+// they may be destroyed in any order.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/deadline.h"
+#include "runtime/unique_fd.h"
+#include "transports/handshake.h"
+#include "transports/region_key.h"
+#include "transports/tcp/tcp.h"
+
+namespace cenote::transport::tcp {
+
+class TcpEndpoint;
+
+struct TcpAddress {
+  AddressHeader header;
+  std::string host;  ///< numeric
+  std::uint16_t port = 0;
+  static Result<TcpAddress> parse(std::span<const std::byte> bytes);
+  [[nodiscard]] Bytes bytes() const;
+  [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
+};
+
+/// A numeric address as the socket calls want it. Errors: invalid_argument.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  static Result<SocketAddress> parse(const std::string& host, std::uint16_t port);
+  [[nodiscard]] sockaddr* get() { return static_cast<sockaddr*>(static_cast<void*>(&storage)); }
+};
+
+/// Somebody who dialed and is not (yet) an endpoint's.
+struct Guest {
+  UniqueFd fd;
+  Nonce nonce{};
+  Clock::time_point since;
+  Bytes got;
+  bool proved = false;
+  Hello hello;
+};
+
+struct RegionEntry {
+  RegionKey key;
+  std::byte* data = nullptr;
+};
+
+class TcpCore {
+ public:
+  static Result<std::shared_ptr<TcpCore>> create(const TcpOptions& options);
+
+  [[nodiscard]] Result<void> reachable(const TcpAddress& peer) const;
+  bool progress();
+  bool arm();
+  void disarm();
+  void interrupt();
+  void shut();
+
+  void add(TcpEndpoint* endpoint) { endpoints.push_back(endpoint); }
+  void remove(TcpEndpoint* endpoint) { std::erase(endpoints, endpoint); }
+  Result<void> watch(int fd, std::uint64_t serial, bool for_writing, bool again);
+  Result<void> tune(int fd) const;
+  bool take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out);
+  void log_debug(const std::string& text) const;
+  /// The bytes a peer may touch, or null where key, offset or length do not fit.
+  std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
+
+  TcpOptions options;
+  TcpAddress self;
+  Bytes address;
+  UniqueFd epoll, listener, wakeup;
+  std::unordered_map<std::uint64_t, RegionEntry> regions;
+  std::vector<TcpEndpoint*> endpoints;
+  std::uint64_t next_region = 1;
+  std::uint64_t next_serial = 16;
+  bool happened = false;
+  bool look_at_all = true;
+  Bytes scratch;  ///< what was read and not parsed, while one endpoint reads
+
+ private:
+  bool look();
+  void accept_guests();
+  void serve_guest(std::uint64_t serial);
+  void drop_stale_guests();
+
+  std::unordered_map<std::uint64_t, Guest> guests_;
+  std::atomic<bool> interrupted_{false};
+  unsigned ticks_ = 0;
+  Clock::time_point next_look_{};
+};
+
+}  // namespace cenote::transport::tcp
