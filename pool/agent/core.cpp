@@ -12,11 +12,10 @@ namespace {
 // How long a lease that ended is refused by name: longer than any token that was signed before lives on.
 constexpr std::int64_t kRememberEndedMs = 86'400'000;
 
-std::vector<std::string> uuids_of(const std::vector<LocalDevice>& devices) {
-  std::vector<std::string> uuids;
-  uuids.reserve(devices.size());
-  for (const auto& device : devices) uuids.push_back(device.uuid);
-  return uuids;
+std::map<std::string, std::uint64_t> memory_by_uuid(const std::vector<LocalDevice>& devices) {
+  std::map<std::string, std::uint64_t> memory;
+  for (const auto& device : devices) memory[device.uuid] = device.memory_bytes;
+  return memory;
 }
 
 }  // namespace
@@ -25,7 +24,7 @@ AgentCore::AgentCore(CoreOptions options, WorkerHost& host)
     : options_(std::move(options)),
       host_(host),
       gate_(GateOptions{.agent = options_.agent,
-                        .device_uuids = uuids_of(options_.devices),
+                        .devices = memory_by_uuid(options_.devices),
                         .clock_drift_ms = options_.clock_drift_ms}) {}
 
 GateClock AgentCore::clock() const {
@@ -69,11 +68,11 @@ Result<SessionReply> AgentCore::open(const Claim& claim, std::span<const std::by
 std::vector<std::string> AgentCore::in_the_way(const LeaseToken& token) const {
   std::vector<std::string> leases;
   for (const auto& [lease_id, session] : sessions_) {
-    const bool shares = std::ranges::any_of(session.devices, [&](const LocalDevice& held) {
-      return std::ranges::any_of(token.devices,
-                                 [&](const TokenDevice& asked) { return asked.uuid == held.uuid; });
+    const bool clash = std::ranges::any_of(session.token.devices, [&](const TokenDevice& held) {
+      return std::ranges::any_of(
+          token.devices, [&](const TokenDevice& asked) { return gate_.exclude_each_other(asked, held); });
     });
-    if (lease_id == token.lease_id || shares) leases.push_back(lease_id);
+    if (lease_id == token.lease_id || clash) leases.push_back(lease_id);
   }
   return leases;
 }
@@ -161,7 +160,7 @@ Result<void> AgentCore::close(const std::string& lease_id, std::span<const std::
 void AgentCore::registered(const RegistrationTerms& terms) {
   Lock lock(mutex_);
   gate_.trust(terms.broker_key);
-  for (const auto& [uuid, epoch] : terms.floors) gate_.raise_epoch(uuid, epoch);
+  for (const auto& [uuid, epoch] : terms.floors) gate_.raise_floor(uuid, epoch);
   grace_ms_ = static_cast<std::int64_t>(terms.grace_seconds) * 1000;
   broker_here_ = true;
   for (const auto& lease_id : terms.end_leases) end_lease(lease_id, "the broker ended it");
@@ -171,7 +170,7 @@ void AgentCore::registered(const RegistrationTerms& terms) {
 void AgentCore::ordered(const HeartbeatOrders& orders) {
   Lock lock(mutex_);
   broker_here_ = true;
-  for (const auto& [uuid, epoch] : orders.floors) gate_.raise_epoch(uuid, epoch);
+  for (const auto& [uuid, epoch] : orders.floors) gate_.raise_floor(uuid, epoch);
   for (const auto& renewal : orders.renewed) gate_.renewed(renewal.lease_id, renewal.expires_unix_ms);
   for (const auto& lease_id : orders.end_leases) end_lease(lease_id, "the broker ended it");
   const bool news = !orders.end_leases.empty() && !ended_.empty();
@@ -198,8 +197,11 @@ AgentReport AgentCore::report() const {
     for (std::size_t i = 0; i < session.devices.size(); ++i) {
       auto& row = *std::ranges::find_if(
           report.devices, [&](const LocalLoad& l) { return l.device.uuid == session.devices[i].uuid; });
-      row.lease_id = lease_id;
-      if (i < load.size()) row.use = load[i];
+      row.lease_id += (row.lease_id.empty() ? "" : ",") + lease_id;
+      if (i >= load.size()) continue;
+      row.use.memory_used += load[i].memory_used;
+      row.use.launches += load[i].launches;
+      row.use.busy_ns += load[i].busy_ns;
     }
   }
   return report;

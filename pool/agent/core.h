@@ -69,7 +69,7 @@ struct EndedWorker {
 };
 struct LocalLoad {
   LocalDevice device;
-  std::string lease_id;  ///< "" = free
+  std::string lease_id;  ///< "" = free; several are separated by commas
   DeviceUse use;
 };
 
@@ -84,7 +84,9 @@ struct AgentReport {
 /// - a lease has one worker. The same client opening again (same fabric address) gets the same one; from
 /// another
 ///   address the newest session wins: the old worker is ended first.
-/// - a newer epoch of a device ends the worker of the older lease before the new one starts.
+/// - leases share a device as their tokens say; a newer lease that leaves no room for an older one's share
+/// ends the
+///   older one's worker before its own starts.
 /// - a worker that crashes ends its lease; one whose client left does not.
 /// - without a word from the broker a lease ends at its expiry plus the grace.
 class AgentCore {

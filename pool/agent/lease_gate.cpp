@@ -9,13 +9,11 @@ namespace cenote::pool::agent {
 
 namespace {
 
+constexpr std::uint32_t kWholeCompute = 1000;
+
 Error refusal(const LeaseToken& token, std::string cause) {
   return Error{ErrorCode::permission_denied, "open lease " + token.lease_id, std::move(cause)}.with(
       token.client);
-}
-
-bool contains(const std::vector<std::string>& list, const std::string& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
 }
 
 }  // namespace
@@ -24,8 +22,8 @@ LeaseGate::LeaseGate(GateOptions options) : options_(std::move(options)), proofs
 
 void LeaseGate::trust(const PublicKey& broker) { broker_.assign(1, broker); }
 
-void LeaseGate::raise_epoch(const std::string& uuid, std::uint64_t epoch) {
-  auto& known = epochs_[uuid];
+void LeaseGate::raise_floor(const std::string& uuid, std::uint64_t epoch) {
+  auto& known = floors_[uuid];
   known = std::max(known, epoch);
 }
 
@@ -44,9 +42,16 @@ std::int64_t LeaseGate::expires_unix_ms(const LeaseToken& token) const {
                                     : std::max(token.expires_unix_ms, renewal->second);
 }
 
-std::uint64_t LeaseGate::epoch(const std::string& uuid) const {
-  const auto known = epochs_.find(uuid);
-  return known == epochs_.end() ? 0 : known->second;
+bool LeaseGate::exclude_each_other(const TokenDevice& a, const TokenDevice& b) const {
+  const auto device = options_.devices.find(a.uuid);
+  if (a.uuid != b.uuid || device == options_.devices.end()) return false;
+  const auto total = device->second;
+  // Subtracted, not added: the numbers are a token's word and may be any.
+  const auto share = [total](const TokenDevice& d) {
+    return d.memory_bytes == 0 ? total : std::min(d.memory_bytes, total);
+  };
+  const auto compute = [](const TokenDevice& d) { return std::min(d.compute_share_millis, kWholeCompute); };
+  return share(a) > total - share(b) || compute(a) > kWholeCompute - compute(b);
 }
 
 Result<LeaseToken> LeaseGate::open(const Claim& claim, const GateClock& clock) {
@@ -64,7 +69,7 @@ Result<LeaseToken> LeaseGate::open(const Claim& claim, const GateClock& clock) {
   const Proof proof{claim.proof_unix_ms, Bytes(claim.proof.begin(), claim.proof.end())};
   CENOTE_TRY(proofs_.admit(token.client_key, "open", token.lease_id, proof, clock.now_unix_ms));
   for (const auto& device : token.devices) {
-    if (device.agent == options_.agent) raise_epoch(device.uuid, device.epoch);
+    if (device.agent == options_.agent) remember(device);
   }
   return token;
 }
@@ -91,21 +96,50 @@ Result<void> LeaseGate::check_devices(const LeaseToken& token) const {
   for (const auto& device : token.devices) {
     if (device.agent != options_.agent) continue;
     mine = true;
-    if (!contains(options_.device_uuids, device.uuid)) {
+    if (!options_.devices.contains(device.uuid)) {
       return fail(refusal(token, fmt::format("agent {} has no device {}", options_.agent, device.uuid))
                       .on(device.uuid));
     }
-    if (device.epoch < epoch(device.uuid)) {
-      return fail(
-          refusal(token, fmt::format("fenced: its epoch {} of device {} is older than {}, the device was "
-                                     "granted again since",
-                                     device.epoch, device.uuid, epoch(device.uuid)))
-              .on(device.uuid)
-              .fix("ask for a new lease"));
-    }
+    CENOTE_TRY(check_fence(token, device));
   }
   if (!mine) return fail(refusal(token, "it names no device of agent " + options_.agent));
   return {};
+}
+
+Result<void> LeaseGate::check_fence(const LeaseToken& token, const TokenDevice& device) const {
+  const auto fenced = [&](std::uint64_t newer, std::string_view why) {
+    return fail(refusal(token, fmt::format("fenced: its epoch {} of device {} is older than {}, {}",
+                                           device.epoch, device.uuid, newer, why))
+                    .on(device.uuid)
+                    .fix("ask for a new lease"));
+  };
+  if (const auto floor = floors_.find(device.uuid); floor != floors_.end() && device.epoch < floor->second) {
+    return fenced(floor->second, "and the broker has ended every lease below that");
+  }
+  const auto seen = seen_.find(device.uuid);
+  if (seen == seen_.end()) return {};
+  for (const auto& other : seen->second) {
+    if (other.epoch > device.epoch && exclude_each_other(other, device)) {
+      return fenced(other.epoch, "the device was granted again since");
+    }
+  }
+  return {};
+}
+
+// A share that fences nothing which a newer and larger one does not fence is dropped: the list stays short.
+void LeaseGate::remember(const TokenDevice& device) {
+  auto& seen = seen_[device.uuid];
+  const auto covers = [](const TokenDevice& a, const TokenDevice& b) {
+    const auto memory = [](const TokenDevice& d) {
+      return d.memory_bytes == 0 ? UINT64_MAX : d.memory_bytes;
+    };
+    return a.epoch >= b.epoch && memory(a) >= memory(b) && a.compute_share_millis >= b.compute_share_millis;
+  };
+  for (const auto& other : seen) {
+    if (covers(other, device)) return;
+  }
+  std::erase_if(seen, [&](const TokenDevice& other) { return covers(device, other); });
+  seen.push_back(device);
 }
 
 void LeaseGate::forget(std::int64_t now_unix_ms) {

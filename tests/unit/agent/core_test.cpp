@@ -105,6 +105,18 @@ TEST_F(AgentCoreTest, ANewerEpochEndsTheOlderLeaseFirst) {
   EXPECT_FALSE(open(parties.token("L1", 1)));
 }
 
+TEST_F(AgentCoreTest, LeasesThatFitTogetherShareADevice) {
+  for (const auto* id : {"L1", "L2"}) {
+    auto token = parties.token(id, id[1] == '1' ? 1 : 2);
+    token.devices[0].memory_bytes = 2048;
+    token.devices[0].compute_share_millis = 500;
+    ASSERT_TRUE(open(token, id));
+  }
+  EXPECT_EQ(host.live.size(), 2U);
+  EXPECT_EQ(core.report().devices[0].lease_id, "L1,L2");
+  EXPECT_EQ(core.report().devices[0].use.launches, 14U);
+}
+
 TEST_F(AgentCoreTest, ReportsALeaseAsEndedOnlyAfterItsWorkerWasReaped) {
   ASSERT_TRUE(open(parties.token()));
   core.ordered({.end_leases = {"L1"}});

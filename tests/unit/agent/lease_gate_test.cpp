@@ -24,7 +24,7 @@ class LeaseGateTest : public ::testing::Test {
   }
 
   Parties parties;
-  LeaseGate gate{GateOptions{.agent = "a", .device_uuids = {"gpu-0", "gpu-1"}}};
+  LeaseGate gate{GateOptions{.agent = "a", .devices = {{"gpu-0", 1024}, {"gpu-1", 1024}}}};
   GateClock now{.now_unix_ms = kNow};
 };
 
@@ -35,7 +35,7 @@ TEST_F(LeaseGateTest, AdmitsASignedLeaseWithAFreshProof) {
 }
 
 TEST_F(LeaseGateTest, RefusesEverythingUntilTheBrokersKeyIsKnown) {
-  LeaseGate fresh(GateOptions{.agent = "a", .device_uuids = {"gpu-0"}});
+  LeaseGate fresh(GateOptions{.agent = "a", .devices = {{"gpu-0", 1024}}});
   expect_refused(fresh.open(parties.sign(parties.token()).claim(), now),
                  "not registered with its broker yet");
 }
@@ -107,7 +107,7 @@ TEST_F(LeaseGateTest, RefusesAnOlderFencingEpoch) {
 }
 
 TEST_F(LeaseGateTest, RefusesEpochsBelowTheFloorThatTheBrokerTold) {
-  gate.raise_epoch("gpu-0", 9);
+  gate.raise_floor("gpu-0", 9);
   expect_refused(gate.open(parties.sign(parties.token("L1", 8)).claim(), now), "fenced");
 }
 
@@ -128,7 +128,21 @@ TEST_F(LeaseGateTest, ARefusedClaimRaisesNoFence) {
   auto expired = parties.token("L2", 50);
   expired.expires_unix_ms = kNow - 1;
   ASSERT_FALSE(gate.open(parties.sign(expired).claim(), now));
-  EXPECT_EQ(gate.epoch("gpu-0"), 0U);
+  EXPECT_TRUE(gate.open(parties.sign(parties.token("L1", 4)).claim(), now));
+}
+
+TEST_F(LeaseGateTest, LeasesThatFitTogetherOnADeviceDoNotFenceEachOther) {
+  auto half = parties.token("L2", 5), other_half = parties.token("L1", 4);
+  for (auto* token : {&half, &other_half}) {
+    token->devices[0].memory_bytes = 512;
+    token->devices[0].compute_share_millis = 500;
+  }
+  ASSERT_TRUE(gate.open(parties.sign(half).claim(), now));
+  EXPECT_TRUE(gate.open(parties.sign(other_half).claim(), now));
+  auto more = parties.token("L0", 3);
+  more.devices[0].memory_bytes = 513;
+  more.devices[0].compute_share_millis = 500;
+  expect_refused(gate.open(parties.sign(more).claim(), now), "granted again since");
 }
 
 }  // namespace
