@@ -3,6 +3,8 @@ cenote_room(cuda
   SOURCES
     status.cpp
     real_driver.cpp
+    reduce_kernels.cpp
+    device_memory.cpp
     emulator/range_allocator.cpp
     emulator/models.cpp
     emulator/device_heap.cpp
@@ -20,4 +22,11 @@ cenote_room(cuda
     emulator/driver_copies.cpp
     emulator/driver_streams.cpp
     emulator/driver_modules.cpp
-  USES cenote_ptx cenote_runtime ${CMAKE_DL_LIBS})
+  USES cenote_ptx cenote_kernels cenote_runtime ${CMAKE_DL_LIBS})
+
+# The C interface of libcuda over whatever driver abi::driver() supplies: objects, so that a shared library takes
+# all of them.
+add_library(cenote_cuda_abi OBJECT
+  abi/exports_context.cpp abi/exports_memory.cpp abi/exports_launch.cpp abi/proc_address.cpp
+  abi/proc_table.cpp)
+target_link_libraries(cenote_cuda_abi PUBLIC cenote_options)

@@ -31,6 +31,9 @@ struct Maker {
 
 /// Emulated, emulated and adversarial on some seeds, the loader over the stand-in library.
 std::vector<Maker> makers();
+/// The stand-in library, and a fresh driver behind its exports (nullptr: none). False: it cannot be loaded.
+std::string standin_path();
+bool reset_standin(const EmulatorOptions* options);
 
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 inline constexpr std::size_t kCardBytes = 256 * kMiB;

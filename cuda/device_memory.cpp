@@ -1,0 +1,239 @@
+#include "cuda/device_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "cuda/reduce_kernels.h"
+
+namespace cenote::cuda {
+namespace {
+
+constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
+constexpr int kMemoryHost = 1;
+constexpr int kOrderedToOwner = 100;  // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+
+// Makes a context current to the calling thread for a while.
+class Current {
+ public:
+  Current(Driver& driver, Context context) : driver_(driver), status_(driver.ctx_push_current(context)) {}
+  ~Current() {
+    if (status_ == Status::success) driver_.ctx_pop_current(nullptr);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  [[nodiscard]] Status status() const { return status_; }
+
+ private:
+  Driver& driver_;
+  const Status status_;
+};
+
+int attribute(Driver& driver, DeviceAttribute which, DeviceId device) {
+  int value = 0;
+  return driver.device_get_attribute(&value, which, device) == Status::success ? value : 0;
+}
+
+}  // namespace
+
+// Two pinned slots: while one is on its way, the other is emptied or filled.
+struct DeviceMemory::Way {
+  explicit Way(Driver& with) : driver(with) {}
+  ~Way();
+  Way(const Way&) = delete;
+  Way& operator=(const Way&) = delete;
+  Status open();
+  Result<void> read(std::byte* host, DevicePtr device_pointer, std::size_t bytes);
+  Result<void> write(DevicePtr device_pointer, const std::byte* host, std::size_t bytes);
+  Result<void> reduce(DevicePtr dst, DevicePtr src, std::size_t count, int type, int op);
+
+  Driver& driver;
+  Context context = nullptr;
+  DeviceId device = 0;
+  bool dmabuf = false;
+  bool flush_before_read = false;
+  std::string home;
+  std::unique_ptr<ReduceKernels> kernels;
+
+ private:
+  Status read_slots(std::byte* host, DevicePtr device_pointer, std::size_t bytes);
+  Status write_slots(DevicePtr device_pointer, const std::byte* host, std::size_t bytes);
+  [[nodiscard]] Error failed(const char* what, Status status) const {
+    return driver_error(driver, what, status).on(home);
+  }
+
+  std::mutex mutex_;
+  Stream stream_ = nullptr;
+  std::array<std::byte*, 2> slots_{};
+  std::array<Event, 2> events_{};
+};
+
+DeviceMemory::Way::~Way() {
+  const Current current(driver, context);
+  if (current.status() != Status::success) return;
+  kernels.reset();
+  for (auto* event : events_) {
+    if (event != nullptr) driver.event_destroy(event);
+  }
+  for (auto* slot : slots_) {
+    if (slot != nullptr) driver.mem_free_host(slot);
+  }
+  if (stream_ != nullptr) driver.stream_destroy(stream_);
+}
+
+Status DeviceMemory::Way::open() {
+  if (auto status = driver.ctx_get_current(&context); status != Status::success) return status;
+  if (auto status = driver.ctx_get_device(&device); status != Status::success) return status;
+  if (auto status = driver.stream_create(&stream_, stream_non_blocking); status != Status::success)
+    return status;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    void* slot = nullptr;
+    if (auto status = driver.mem_host_alloc(&slot, kSlotBytes, 0); status != Status::success) return status;
+    slots_[i] = static_cast<std::byte*>(slot);
+    if (auto status = driver.event_create(&events_[i], event_disable_timing); status != Status::success)
+      return status;
+  }
+  home = "cuda:" + std::to_string(device);
+  dmabuf = attribute(driver, DeviceAttribute::dma_buf_supported, device) != 0;
+  flush_before_read =
+      attribute(driver, DeviceAttribute::gpu_direct_rdma, device) != 0 &&
+      attribute(driver, DeviceAttribute::gpu_direct_rdma_writes_ordering, device) < kOrderedToOwner;
+  // A card that cannot run them is no failure: the CPU reduces then.
+  if (auto loaded = ReduceKernels::load(driver)) kernels = std::move(*loaded);
+  return Status::success;
+}
+
+Status DeviceMemory::Way::read_slots(std::byte* host, DevicePtr device_pointer, std::size_t bytes) {
+  const auto chunks = (bytes + kSlotBytes - 1) / kSlotBytes;
+  const auto size = [&](std::size_t chunk) { return std::min(kSlotBytes, bytes - chunk * kSlotBytes); };
+  for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {
+    if (chunk < chunks) {
+      auto status = driver.memcpy_dtoh_async(slots_[chunk % 2], device_pointer + chunk * kSlotBytes,
+                                             size(chunk), stream_);
+      if (status == Status::success) status = driver.event_record(events_[chunk % 2], stream_);
+      if (status != Status::success) return status;
+    }
+    if (chunk == 0) continue;
+    if (auto status = driver.event_synchronize(events_[(chunk - 1) % 2]); status != Status::success)
+      return status;
+    std::memcpy(host + (chunk - 1) * kSlotBytes, slots_[(chunk - 1) % 2], size(chunk - 1));
+  }
+  return Status::success;
+}
+
+Status DeviceMemory::Way::write_slots(DevicePtr device_pointer, const std::byte* host, std::size_t bytes) {
+  for (std::size_t done = 0, chunk = 0; done < bytes; ++chunk) {
+    const auto size = std::min(kSlotBytes, bytes - done);
+    // The slot's last copy, of this call or an earlier one, has left it.
+    if (auto status = driver.event_synchronize(events_[chunk % 2]); status != Status::success) return status;
+    std::memcpy(slots_[chunk % 2], host + done, size);
+    auto status = driver.memcpy_htod_async(device_pointer + done, slots_[chunk % 2], size, stream_);
+    if (status == Status::success) status = driver.event_record(events_[chunk % 2], stream_);
+    if (status != Status::success) return status;
+    done += size;
+  }
+  return driver.stream_synchronize(stream_);
+}
+
+Result<void> DeviceMemory::Way::read(std::byte* host, DevicePtr device_pointer, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const Current current(driver, context);
+  auto status = current.status();
+  if (status == Status::success) status = read_slots(host, device_pointer, bytes);
+  if (status != Status::success) return fail(failed("read device memory", status));
+  return {};
+}
+
+Result<void> DeviceMemory::Way::write(DevicePtr device_pointer, const std::byte* host, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const Current current(driver, context);
+  auto status = current.status();
+  if (status == Status::success) status = write_slots(device_pointer, host, bytes);
+  if (status != Status::success) return fail(failed("write device memory", status));
+  return {};
+}
+
+Result<void> DeviceMemory::Way::reduce(DevicePtr dst, DevicePtr src, std::size_t count, int type, int op) {
+  std::lock_guard lock(mutex_);
+  const Current current(driver, context);
+  if (current.status() != Status::success) return fail(failed("reduce on the device", current.status()));
+  CENOTE_TRY(
+      kernels->reduce(dst, src, count, static_cast<DataType>(type), static_cast<ReduceOp>(op), stream_));
+  if (auto status = driver.stream_synchronize(stream_); status != Status::success) {
+    return fail(failed("reduce on the device", status));
+  }
+  return {};
+}
+
+DeviceMemory::DeviceMemory(std::shared_ptr<Way> way) : way_(std::move(way)) {
+  auto access = std::make_shared<DeviceAccess>();
+  access->read = [way = way_](std::byte* host, std::uint64_t device, std::size_t bytes) {
+    return way->read(host, device, bytes);
+  };
+  access->write = [way = way_](std::uint64_t device, const std::byte* host, std::size_t bytes) {
+    return way->write(device, host, bytes);
+  };
+  if (way_->kernels != nullptr) {
+    access->reduce = [way = way_](std::uint64_t dst, std::uint64_t src, std::size_t count, int type, int op) {
+      return way->reduce(dst, src, count, type, op);
+    };
+  }
+  access_ = std::move(access);
+}
+
+DeviceMemory::~DeviceMemory() = default;
+
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(Driver& driver) {
+  auto way = std::make_shared<Way>(driver);
+  if (auto status = way->open(); status != Status::success) {
+    return fail(driver_error(driver, "open a way to device memory", status));
+  }
+  return std::unique_ptr<DeviceMemory>(new DeviceMemory(std::move(way)));
+}
+
+Result<MemoryDescription> DeviceMemory::describe(DevicePtr pointer, std::size_t size) const {
+  auto& driver = way_->driver;
+  const Current current(driver, way_->context);
+  if (current.status() != Status::success) {
+    return fail(driver_error(driver, "describe device memory", current.status()).on(way_->home));
+  }
+  DevicePtr base = 0;
+  std::size_t whole = 0;
+  int type = 0;
+  auto status = driver.pointer_get_attribute(&type, PointerAttribute::memory_type, pointer);
+  if (status == Status::success && type == kMemoryHost) {
+    return MemoryDescription::of_host(reinterpret_cast<const void*>(pointer),
+                                      size);  // NOLINT(performance-no-int-to-ptr)
+  }
+  if (status == Status::success) status = driver.mem_get_address_range(&base, &whole, pointer);
+  if (status != Status::success || size > whole - (pointer - base)) {
+    auto error = status != Status::success
+                     ? driver_error(driver, "describe device memory", status)
+                     : Error{ErrorCode::invalid_argument, "describe device memory",
+                             "the range is longer than the allocation that it starts in"};
+    error.code = ErrorCode::invalid_argument;
+    return fail(std::move(error).on(way_->home));
+  }
+  MemoryDescription memory;
+  memory.kind = MemoryKind::device;
+  memory.address = pointer;
+  memory.size = size;
+  memory.cpu_readable = false;
+  IpcMemHandle handle{};
+  memory.exportable = driver.ipc_get_mem_handle(&handle, pointer) == Status::success;
+  memory.dmabuf = way_->dmabuf;
+  memory.flush_before_read = way_->flush_before_read;
+  memory.home = way_->home;
+  memory.device = access_;
+  return memory;
+}
+
+Result<MemoryDescription> describe(Driver& driver, DevicePtr pointer, std::size_t size) {
+  CENOTE_ASSIGN(auto memory, DeviceMemory::create(driver));
+  return memory->describe(pointer, size);
+}
+
+}  // namespace cenote::cuda
