@@ -1,5 +1,5 @@
-// The worker: serves one lease's devices to one client over one endpoint. The agent runs it as a process of its
-// own (`cenote worker`, not for people); tests run it on a thread.
+// The worker: serves one lease's devices to one client over one endpoint. The agent runs it as a process of
+// its own (`cenote worker`, not for people); tests run it on a thread.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,22 @@ namespace cenote::pool::remote {
 
 struct WorkerOptions {
   std::string lease_id;
-  std::vector<cuda::DeviceId> devices;        ///< ordinals of `driver`, in the order the client counts them
-  std::vector<std::uint64_t> memory_limits;   ///< bytes per device; the client gets out_of_memory beyond
+  std::vector<cuda::DeviceId> devices;       ///< ordinals of `driver`, in the order the client counts them
+  std::vector<std::uint64_t> memory_limits;  ///< bytes per device; the client gets out_of_memory beyond
   Bytes client_fabric_address;
   std::uint32_t channel = 0;
   Clock::duration connect_timeout = std::chrono::seconds(10);
+  /// For the ranks of pooled communicators: each has a fabric of its own, made with these. Its tcp_host is
+  /// also where rank 0's worker listens for the others.
+  transport::FabricOptions rank_fabric{};
+  Clock::duration collective_timeout = std::chrono::seconds(30);
 };
 
 /// What the agent reports of a worker; readable while it serves.
 struct WorkerLoad {
-  struct PerDevice { std::uint64_t memory_used = 0, launches = 0, busy_ns = 0; };
+  struct PerDevice {
+    std::uint64_t memory_used = 0, launches = 0, busy_ns = 0;
+  };
   std::vector<PerDevice> devices;
 };
 
@@ -31,9 +37,12 @@ class Worker {
  public:
   virtual ~Worker() = default;
   /// `driver` and `fabric` outlive the worker. The fabric's address is what the client connects to.
-  static Result<std::unique_ptr<Worker>> create(cuda::Driver& driver, transport::Fabric& fabric, WorkerOptions options);
-  /// Serves until the client closes (success), vanishes (peer_failed) or `cancel` is raised (cancelled). Decoding
-  /// is bounds-checked: malformed commands end the session with protocol_error, never the process.
+  static Result<std::unique_ptr<Worker>> create(cuda::Driver& driver, transport::Fabric& fabric,
+                                                WorkerOptions options);
+  /// Serves until the client closes (success), vanishes (peer_failed) or `cancel` is raised (cancelled),
+  /// once. Decoding is bounds-checked: malformed commands end the session with protocol_error, never the
+  /// process. On return everything that the client made on the devices is gone. Sleeps in the kernel while
+  /// idle.
   virtual Result<void> serve(const CancelFlag& cancel) = 0;
   /// Thread-safe.
   [[nodiscard]] virtual WorkerLoad load() const = 0;

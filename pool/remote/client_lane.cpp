@@ -1,0 +1,359 @@
+#include "pool/remote/client_lane.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace cenote::pool::remote {
+namespace {
+
+// A batch goes out when it is this full, or when the last one left this long ago: the first command after a
+// pause leaves at once, a stream of them travels together.
+constexpr std::size_t batch_target = ring_head_bytes / 2;
+constexpr auto batch_age = std::chrono::microseconds(50);
+constexpr std::size_t inline_upload = 1024;
+
+RingPlace commands_of(std::uint32_t lane) { return {lane * ring_bytes, lane, lane}; }
+RingPlace answers_of(std::uint32_t lane) { return {lane * ring_bytes, max_lanes + lane, max_lanes + lane}; }
+
+}  // namespace
+
+bool is_sticky(cuda::Status status) {
+  using cuda::Status;
+  switch (status) {
+    case Status::ecc_uncorrectable:
+    case Status::illegal_address:
+    case Status::launch_timeout:
+    case Status::assert_failed:
+    case Status::illegal_instruction:
+    case Status::misaligned_address:
+    case Status::invalid_address_space:
+    case Status::launch_failed:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Lane::Lane(Session& session, WorkerLink& worker, std::uint32_t ordinal, std::uint32_t index_in_worker,
+           std::string name, const transport::RemoteKey& commands, std::span<std::byte> answers)
+    : session_(session),
+      worker_(worker),
+      ordinal_(ordinal),
+      index_(index_in_worker),
+      name_(std::move(name)),
+      heads_(new std::byte[ring_slots * ring_head_bytes]),
+      out_(*worker.link.endpoint, commands, commands_of(index_in_worker)),
+      in_(*worker.link.endpoint, answers, {heads_.get(), ring_slots * ring_head_bytes}, commands,
+          answers_of(index_in_worker)) {}
+
+bool Lane::reserve(std::size_t head, std::size_t bulk) {
+  for (;;) {
+    if (lost() || head > batch_capacity) return false;
+    if (!out_.room()) {
+      session_.wait([this] { return lost() || out_.room(); }, "room for commands");
+    } else if (head_used_ + head > batch_capacity || bulk_used_ + bulk > ring_bulk_bytes) {
+      flush();
+    } else {
+      return true;
+    }
+  }
+}
+
+bool Lane::after_append() {
+  if (head_used_ >= batch_target || bulk_used_ >= ring_bulk_bytes / 2) return flush();
+  if (Clock::now() - last_flush_ >= batch_age) return flush();
+  return true;
+}
+
+bool Lane::flush() {
+  const auto before = out_.sent();
+  while (!lost() && head_used_ != 0 && out_.sent() == before) {
+    auto sent = out_.commit(head_used_, bulk_used_);
+    if (sent) {
+      counters_.bytes_out += sizeof(BatchHeader) + head_used_ + bulk_used_;
+      ++counters_.batches;
+      head_used_ = bulk_used_ = 0;
+      last_flush_ = Clock::now();
+    } else if (sent.error().code == ErrorCode::resource_exhausted) {
+      session_.wait_holding([this, once = false]() mutable { return lost() || std::exchange(once, true); },
+                            "the endpoint's queue");
+    } else {
+      session_.lose(worker_, sent.error());
+    }
+  }
+  session_.progress();
+  return !lost();
+}
+
+bool Lane::upload(std::uint32_t context, std::uint32_t stream, std::uint64_t dst,
+                  std::span<const std::byte> bytes) {
+  if (bytes.size() <= inline_upload) return issue(context, Upload{dst, stream, bytes});
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), ring_bulk_bytes));
+    // A command that asks for this slot's bulk area must leave in this slot: nothing below lets go of the
+    // lock between the two.
+    if (!reserve(sizeof(UploadBulk) + 48, piece.size())) return false;
+    const auto at = bulk_used_;
+    Result<void> put = out_.put_bulk(piece, at);
+    while (!put && put.error().code == ErrorCode::resource_exhausted && !lost()) {
+      session_.wait_holding([this, once = false]() mutable { return lost() || std::exchange(once, true); },
+                            "the endpoint's queue");
+      put = out_.put_bulk(piece, at);
+    }
+    if (!put) {
+      session_.lose(worker_, put.error());
+      return false;
+    }
+    ++worker_.bulk_in_flight;
+    bulk_used_ = std::min(ring_bulk_bytes, (at + piece.size() + 63) & ~std::size_t{63});
+    if (!issue(context, UploadBulk{dst, stream, static_cast<std::uint32_t>(at),
+                                   static_cast<std::uint32_t>(piece.size())}))
+      return false;
+    dst += piece.size();
+    bytes = bytes.subspan(piece.size());
+  }
+  session_.wait([this] { return lost() || worker_.bulk_in_flight == 0; }, "the caller's memory to be read");
+  return !lost();
+}
+
+std::uint64_t Lane::expect(Reply& reply) {
+  const auto request = next_request_++;
+  waiting_.emplace(request, &reply);
+  return request;
+}
+
+cuda::Status Lane::finish(Reply& reply) {
+  session_.wait([&] { return reply.done || lost(); }, "an answer of the worker");
+  if (!reply.done) lost_worker();
+  return reply.status;
+}
+
+void Lane::settle(const std::byte* from, std::size_t bytes) {
+  const auto overlaps = [&] {
+    return std::any_of(owned_.begin(), owned_.end(), [&](const auto& entry) {
+      const Reply& reply = *entry.second;
+      return reply.into < from + bytes && from < reply.into + reply.room;
+    });
+  };
+  if (!overlaps()) return;
+  flush();
+  session_.wait([&] { return lost() || !overlaps(); }, "data on its way into the source");
+}
+
+void Lane::remember(std::uint32_t context, cuda::Status status, std::string_view detail) {
+  Fault& known = faults_[context];
+  if (known.sticky || (known.status != cuda::Status::success && !is_sticky(status))) return;
+  known = {status, std::string(detail), is_sticky(status)};
+}
+
+Result<void> Lane::accept(const Answered& result) {
+  const auto found = waiting_.find(result.request);
+  if (found == waiting_.end())
+    return fail(ErrorCode::protocol_error, "receive answer", "nobody asked for it");
+  Reply& reply = *found->second;
+  if (result.status == 0 && reply.into != nullptr && reply.got != reply.room)
+    return fail(ErrorCode::protocol_error, "receive data", "ended before the last byte");
+  waiting_.erase(found);
+  reply.status = static_cast<cuda::Status>(result.status);
+  reply.a = result.a;
+  reply.b = result.b;
+  reply.detail = result.detail;
+  if (is_sticky(reply.status)) remember(reply.context, reply.status, reply.detail);
+  reply.done = true;
+  const auto own = owned_.find(result.request);
+  if (own == owned_.end()) return {};
+  if (reply.status != cuda::Status::success) remember(reply.context, reply.status, reply.detail);
+  owned_.erase(own);
+  return {};
+}
+
+Result<void> Lane::accept(std::uint64_t request, std::span<const std::byte> bytes) {
+  const auto found = waiting_.find(request);
+  if (found == waiting_.end()) return fail(ErrorCode::protocol_error, "receive data", "nobody asked for it");
+  Reply& reply = *found->second;
+  if (reply.into == nullptr) {
+    if (reply.blob.size() + bytes.size() > (std::size_t{1} << 20))
+      return fail(ErrorCode::protocol_error, "receive data", "more than 1 MiB");
+    reply.blob.insert(reply.blob.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+  if (bytes.size() > reply.room - reply.got)
+    return fail(ErrorCode::protocol_error, "receive data", "more than asked for");
+  if (!bytes.empty()) std::memcpy(reply.into + reply.got, bytes.data(), bytes.size());
+  reply.got += bytes.size();
+  return {};
+}
+
+Result<void> Lane::handle(const Batch& batch) {
+  auto rest = batch.commands;
+  while (!rest.empty()) {
+    CENOTE_ASSIGN(const std::size_t size, command_size(rest));
+    CENOTE_TRY(dispatch(rest.first(size), [&](const auto& command) -> Result<void> {
+      using C = std::decay_t<decltype(command)>;
+      if constexpr (std::is_same_v<C, Answered>) {
+        return accept(command);
+      } else if constexpr (std::is_same_v<C, Data>) {
+        return accept(command.request, command.bytes);
+      } else if constexpr (std::is_same_v<C, DataBulk>) {
+        if (command.offset > batch.bulk.size() || command.count > batch.bulk.size() - command.offset)
+          return fail(ErrorCode::protocol_error, "receive data", "beyond the batch");
+        return accept(command.request, batch.bulk.subspan(command.offset, command.count));
+      } else if constexpr (std::is_same_v<C, AsyncError>) {
+        remember(command.context, static_cast<cuda::Status>(command.status), command.detail);
+        return {};
+      } else if constexpr (std::is_same_v<C, HostCall>) {
+        if (!host_functions.contains(command.id))
+          return fail(ErrorCode::protocol_error, "receive host call", "no such function");
+        session_.add_host_call(*this, command.id);
+        return {};
+      } else {
+        return fail(ErrorCode::protocol_error, "receive answer",
+                    std::string(C::label) + " is not for clients");
+      }
+    }));
+    rest = rest.subspan(size);
+  }
+  return {};
+}
+
+bool Lane::progress() {
+  bool moved = false;
+  while (!lost()) {
+    auto batch = in_.next();
+    if (batch && !*batch) break;
+    Result<void> handled;
+    if (batch) {
+      counters_.bytes_in += sizeof(BatchHeader) + (*batch)->commands.size() + (*batch)->bulk.size();
+      handled = handle(**batch);
+      in_.release((*batch)->number);
+    } else {
+      handled = fail(batch.error());
+    }
+    if (handled) handled = in_.pay();
+    if (!handled) session_.lose(worker_, handled.error());
+    moved = true;
+  }
+  if (!lost() && in_.owing()) {
+    if (auto paid = in_.pay(); !paid) session_.lose(worker_, paid.error());
+  }
+  return moved;
+}
+
+void Lane::lost_worker() {
+  const auto detail = loss().message();
+  for (auto& [request, reply] : waiting_) {
+    reply->done = true;
+    reply->status = cuda::Status::launch_failed;
+    reply->detail = detail;
+  }
+  waiting_.clear();
+  owned_.clear();
+}
+
+Session::Lock::Lock(Session& session) : session_(session) {
+  if (session.mutex_.try_lock()) return;
+  session.newcomers_.fetch_add(1);
+  if (session.asleep_.load()) session.fabric_->interrupt();
+  session.mutex_.lock();
+  session.newcomers_.fetch_sub(1);
+}
+
+Session::~Session() {
+  for (auto& worker : workers_) {
+    if (worker->link.endpoint && !worker->lost) worker->link.endpoint->close("the client closed its session");
+  }
+}
+
+void Session::lose(WorkerLink& worker, const Error& error) {
+  if (worker.lost) return;
+  worker.lost = error;
+  for (auto* lane : worker.lanes) lane->lost_worker();
+  worker.link.endpoint->close("given up: " + error.cause);
+}
+
+bool Session::progress_worker(WorkerLink& worker) {
+  if (worker.lost) return false;
+  bool moved = false;
+  std::array<transport::Completion, 32> done;
+  while (const auto count = worker.link.endpoint->poll(done)) {
+    for (std::size_t i = 0; i < count; ++i) worker.bulk_in_flight -= done[i].tag == tag_bulk ? 1 : 0;
+    moved = true;
+  }
+  for (auto* lane : worker.lanes) moved = lane->progress() || moved;
+  if (auto failure = worker.link.endpoint->failure(); failure && !worker.lost) {
+    lose(worker, *failure);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Session::progress() {
+  bool moved = fabric_->progress();
+  if (cancel_ != nullptr && cancel_->raised()) {
+    for (auto& worker : workers_) {
+      if (!worker->lost)
+        lose(*worker, Error{ErrorCode::cancelled, "remote session", "the caller cancelled it"});
+    }
+  }
+  if (limit_.passed()) {
+    for (auto& worker : workers_) {
+      const bool waits =
+          std::any_of(worker->lanes.begin(), worker->lanes.end(), [](Lane* l) { return l->waits(); });
+      if (waits && !worker->lost) {
+        lose(*worker,
+             Error{ErrorCode::deadline_exceeded, "connect to worker", "no answer in time", "", worker->peer});
+      }
+    }
+  }
+  for (auto& worker : workers_) moved = progress_worker(*worker) || moved;
+  if (moved) moved_.notify_all();
+  return moved;
+}
+
+void Session::sleep(std::string_view what) {
+  asleep_.store(true);
+  if (newcomers_.load() == 0) {
+    // The wait ends early by interrupt(), and at the latest after 50 ms to look at the cancel flag; its own
+    // result says nothing that progress() does not see.
+    (void)fabric_->wait(Deadline::in(std::chrono::milliseconds(50)), cancel_, what);
+  }
+  asleep_.store(false);
+}
+
+void Session::wait_once(std::string_view what) {
+  std::unique_lock lock(mutex_, std::adopt_lock);
+  if (pumping_) {
+    moved_.wait_for(lock, std::chrono::milliseconds(50));
+  } else {
+    pumping_ = true;
+    if (!progress()) sleep(what);
+    pumping_ = false;
+    if (newcomers_.load() != 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+    moved_.notify_all();
+  }
+  lock.release();
+  run_host_calls();
+}
+
+void Session::run_host_calls() {
+  while (!host_calls_.empty()) {
+    const HostCall call = host_calls_.front();
+    host_calls_.pop_front();
+    const auto found = call.lane->host_functions.find(call.id);
+    if (found == call.lane->host_functions.end()) continue;
+    const auto [function, user] = found->second;
+    mutex_.unlock();
+    function(user);
+    mutex_.lock();
+    call.lane->host_functions.erase(call.id);
+    moved_.notify_all();
+    if (call.lane->issue(0, HostFuncDone{call.id})) call.lane->flush();
+  }
+}
+
+}  // namespace cenote::pool::remote

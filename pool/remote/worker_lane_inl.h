@@ -1,0 +1,33 @@
+// Templates of WorkerLane that several of its sources use.
+#pragma once
+
+#include "pool/remote/worker_lane.h"
+
+namespace cenote::pool::remote {
+
+/// More objects of one kind than this in one lane are refused.
+inline constexpr std::uint32_t most_handles = 1U << 20;
+
+template <class C>
+Result<void> WorkerLane::say(const C& command) {
+  const auto size = encoded_size(command);
+  if (out_head_ + size > batch_capacity) CENOTE_TRY(send_answers());
+  if (!out_->room() || out_head_ + size > batch_capacity)
+    return fail(ErrorCode::resource_exhausted, "answer the client", "it does not take its answers");
+  out_head_ += encode(command, out_->head().subspan(out_head_));
+  return {};
+}
+
+template <class Slot>
+Slot* WorkerLane::make_slot(std::vector<Slot>& table, std::uint32_t index) {
+  if (index >= most_handles) return nullptr;
+  if (index >= table.size()) table.resize(index + 1);
+  return table[index].live ? nullptr : &table[index];
+}
+
+template <class Slot>
+Slot* WorkerLane::live_slot(std::vector<Slot>& table, std::uint32_t index) {
+  return index < table.size() && table[index].live ? &table[index] : nullptr;
+}
+
+}  // namespace cenote::pool::remote
