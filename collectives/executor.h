@@ -121,6 +121,8 @@ class Executor {
   [[nodiscard]] Error deadline_error(const ActiveOperation& operation, Clock::duration waited) const;
   [[nodiscard]] Error peer_error(const LinkState& state, const ActiveOperation& operation,
                                  std::string_view doing, Error cause) const;
+  /// Something on this rank, not on the wire.
+  [[nodiscard]] Error local_error(const ActiveOperation& operation, Error cause) const;
   tl::unexpected<Error> break_with(Error error);
 
   std::unique_ptr<transport::Fabric> fabric_;

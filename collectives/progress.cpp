@@ -73,9 +73,8 @@ Result<bool> Executor::advance_sending(LinkState& state) {
     const auto at = operation.posted[number];
     const auto elements = std::min(operation.chunk, instance.length - at);
     if (!operation.plan().ready(instance, at, at + elements, operation.done)) break;
-    auto sent = send_chunk(state, front, number, elements);
-    if (!sent) return fail(peer_error(state, operation, "send", std::move(sent).error()));
-    if (!*sent) break;
+    CENOTE_ASSIGN(bool sent, send_chunk(state, front, number, elements));
+    if (!sent) break;
     moved = true;
     operation.posted[number] += elements;
     if (operation.posted[number] < instance.length) continue;
@@ -95,26 +94,32 @@ Result<bool> Executor::send_chunk(LinkState& state, const Waiting& front, std::u
   const SentChunk owner{&operation, number, elements};
   const auto sequence = static_cast<std::uint32_t>(operation.sequence);
   auto& introduced = operation.introduced[front.flow];
+  const auto gather = [&](std::byte* room) {
+    return readable(place, offset, bytes, room).map_error([&](Error error) {
+      return local_error(operation, std::move(error));
+    });
+  };
+  const auto blame = [&](Error error) { return peer_error(state, operation, "send", std::move(error)); };
   if (link.fits_message(bytes)) {
     std::array<std::byte, wire::max_data> room;  // NOLINT: read only as far as it is filled
-    CENOTE_ASSIGN(const auto* data, readable(place, offset, bytes, room.data()));
-    CENOTE_ASSIGN(bool sent, link.send_data({data, bytes}, sequence,
-                                            introduced != 0 ? nullptr : &operation.header, owner));
+    CENOTE_ASSIGN(const auto* data, gather(room.data()));
+    const auto* call = introduced != 0 ? nullptr : &operation.header;
+    CENOTE_ASSIGN(bool sent, link.send_data({data, bytes}, sequence, call, owner).map_error(blame));
     if (sent) introduced = 1;
     return sent;
   }
   if (introduced == 0) {
-    CENOTE_ASSIGN(bool sent, link.send_call(operation.header, sequence));
+    CENOTE_ASSIGN(bool sent, link.send_call(operation.header, sequence).map_error(blame));
     if (!sent) return false;
     introduced = 1;
   }
   if (!link.can_put()) {
-    if (auto error = link.failure()) return fail(std::move(*error));
+    if (auto error = link.failure()) return fail(blame(std::move(*error)));
     return false;
   }
   auto* room = place.host != nullptr ? nullptr : link.bounce().data();
-  CENOTE_ASSIGN(const auto* data, readable(place, offset, bytes, room));
-  return link.put({data, bytes}, owner);
+  CENOTE_ASSIGN(const auto* data, gather(room));
+  return link.put({data, bytes}, owner).map_error(blame);
 }
 
 Result<bool> Executor::advance_receiving(LinkState& state) {
@@ -151,6 +156,7 @@ Result<bool> Executor::receive_chunk(LinkState& state, const Waiting& front, std
   const auto at = operation.done[number];
   const auto bytes = elements * operation.element_bytes;
   auto& introduced = operation.introduced[front.flow];
+  const auto local = [&](Error error) { return local_error(operation, std::move(error)); };
   if (link.fits_message(bytes)) {
     const auto* message = link.front_message();
     if (message == nullptr) {
@@ -168,7 +174,7 @@ Result<bool> Executor::receive_chunk(LinkState& state, const Waiting& front, std
     }
     const auto* data =
         message + sizeof head + ((head.flags & wire::with_call) != 0 ? sizeof(wire::CallHeader) : 0);
-    CENOTE_TRY(consume(operation, instance, at, elements, {data, bytes}));
+    CENOTE_TRY(consume(operation, instance, at, elements, {data, bytes}).map_error(local));
     introduced = 1;
     link.pop_message();
     return true;
@@ -182,7 +188,7 @@ Result<bool> Executor::receive_chunk(LinkState& state, const Waiting& front, std
   }
   const auto staged = link.front_staged(bytes);
   if (staged.empty()) return false;
-  CENOTE_TRY(consume(operation, instance, at, elements, staged));
+  CENOTE_TRY(consume(operation, instance, at, elements, staged).map_error(local));
   link.pop_staged(bytes);
   return true;
 }
@@ -235,7 +241,9 @@ Result<bool> Executor::advance_local(ActiveOperation& operation) {
     const auto at = operation.done[number];
     const auto elements = std::min(operation.chunk, instance.length - at);
     if (!operation.plan().ready(instance, at, at + elements, operation.done)) break;
-    CENOTE_TRY(local_chunk(operation, instance, at, elements));
+    CENOTE_TRY(local_chunk(operation, instance, at, elements).map_error([&](Error error) {
+      return local_error(operation, std::move(error));
+    }));
     moved = true;
     operation.advance(number, elements);
     if (operation.done[number] == instance.length) ++cursor;

@@ -175,6 +175,12 @@ Error Executor::peer_error(const LinkState& state, const ActiveOperation& operat
   return error;
 }
 
+Error Executor::local_error(const ActiveOperation& operation, Error cause) const {
+  cause.stage = fmt::format("{} of rank {}, {}", describe(operation), options_.rank, cause.stage);
+  cause.peer = rank_name(options_.rank);
+  return cause;
+}
+
 tl::unexpected<Error> Executor::break_with(Error error) {
   if (broken_) return fail(*broken_);
   if (error.stage.empty()) error.stage = fmt::format("collectives of rank {}", options_.rank);

@@ -1,0 +1,127 @@
+// Ranks that die, hang or give up, as processes of their own: the others end in time, with the rank named.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/multi/collectives/ranks.h"
+#include "tests/unit/collectives/reference.h"
+
+namespace cenote::collectives {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::uint32_t ranks = 4;
+constexpr std::uint32_t victim = 2;
+
+MemoryDescription memory_of(Bytes& bytes) { return MemoryDescription::of_host(bytes.data(), bytes.size()); }
+
+/// Allreduces of changing sizes until something fails; the report says what, and how long the last one took.
+std::string reduce_until_failure(const std::string& id, Mode mode, std::uint32_t rank,
+                                 Clock::duration timeout) {
+  auto options = options_for(mode, rank, ranks);
+  options.id = *UniqueId::parse(id);
+  options.operation_timeout = timeout;
+  auto communicator = Communicator::create(options);
+  if (!communicator) return "create: " + communicator.error().message();
+  Bytes buffer(1 << 20);
+  for (std::uint64_t i = 0;; ++i) {
+    const std::size_t count = i % 3 == 0 ? 5 : i % 3 == 1 ? 3'000 : 200'000;
+    const auto started = Clock::now();
+    auto request =
+        (*communicator)->allreduce(memory_of(buffer), memory_of(buffer), count, CENOTE_FLOAT32, CENOTE_MAX);
+    Result<void> done = request ? (*communicator)->wait(*request, Deadline::never()) : fail(request.error());
+    if (done) continue;
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started).count();
+    return "after " + std::to_string(ms) + " ms, peer " + done.error().peer + ": " + done.error().message();
+  }
+}
+
+struct Outcome {
+  std::vector<std::string> reports;
+  Clock::duration took{};
+};
+
+/// Starts all ranks, does `act` to the victim after `pause`, collects what the others report.
+Outcome with_victim(Mode mode, Clock::duration timeout, Clock::duration pause,
+                    const std::function<void(RankProcess&)>& act) {
+  std::vector<std::unique_ptr<RankProcess>> processes;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    processes.push_back(std::make_unique<RankProcess>(
+        [=](const std::string& id) { return reduce_until_failure(id, mode, r, timeout); }));
+  }
+  auto root = BootstrapRoot::create("127.0.0.1");
+  EXPECT_TRUE(root.has_value());
+  for (auto& process : processes) process->tell((*root)->id().text());
+  std::this_thread::sleep_for(pause);  // a moment for the blow; nothing is waited for
+  const auto started = Clock::now();
+  act(*processes[victim]);
+  Outcome outcome;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (r != victim) outcome.reports.push_back(processes[r]->report());
+  }
+  outcome.took = Clock::now() - started;
+  return outcome;
+}
+
+class Killed : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(Killed, AtAnyMomentEndsTheOthersWithItsName) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 8; ++round) {
+    const auto pause = std::chrono::microseconds(30'000 + random() % 60'000);
+    const auto outcome = with_victim(GetParam(), std::chrono::seconds(20), pause,
+                                     [](RankProcess& process) { process.kill(SIGKILL); });
+    EXPECT_LT(outcome.took, std::chrono::seconds(10));
+    for (const auto& report : outcome.reports) {
+      // Before the group stood, the death is one of its making.
+      EXPECT_THAT(report, AnyOf(HasSubstr("rank 2"), StartsWith("create: "))) << "round " << round;
+    }
+  }
+}
+
+TEST_P(Killed, HangingIsNamedAtTheDeadline) {
+  const auto outcome = with_victim(GetParam(), std::chrono::seconds(2), std::chrono::milliseconds(300),
+                                   [](RankProcess& process) { process.kill(SIGSTOP); });
+  EXPECT_LT(outcome.took, std::chrono::seconds(15));
+  for (const auto& report : outcome.reports) {
+    EXPECT_THAT(report, HasSubstr("peer rank 2:"));
+    EXPECT_THAT(report, HasSubstr("allreduce of"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Killed, ::testing::Values(Mode::shm, Mode::tcp, Mode::mixed),
+                         [](const auto& tested) { return name_of(tested.param); });
+
+TEST(Abort, EndsEverybodyWithTheReason) {
+  std::vector<std::unique_ptr<RankProcess>> processes;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    processes.push_back(std::make_unique<RankProcess>([r](const std::string& id) -> std::string {
+      auto options = options_for(Mode::shm, r, ranks);
+      options.id = *UniqueId::parse(id);
+      auto communicator = Communicator::create(options);
+      if (!communicator) return communicator.error().message();
+      auto barrier = (*communicator)->barrier();
+      if (!barrier) return barrier.error().message();
+      if (auto met = (*communicator)->wait(*barrier, Deadline::never()); !met) return met.error().message();
+      // Rank 1 never joins the second barrier.
+      if (r == 1) {
+        (*communicator)->abort("out of patience");
+      }
+      auto again = (*communicator)->barrier();
+      auto done =
+          again ? (*communicator)->wait(*again, Deadline::never()) : Result<void>(fail(again.error()));
+      return done ? "no failure" : done.error().message();
+    }));
+  }
+  auto root = BootstrapRoot::create("127.0.0.1");
+  ASSERT_TRUE(root.has_value());
+  for (auto& process : processes) process->tell((*root)->id().text());
+  for (auto& process : processes) EXPECT_THAT(process->report(), HasSubstr("out of patience"));
+}
+
+}  // namespace
+}  // namespace cenote::collectives

@@ -1,0 +1,357 @@
+// The executor over a fabric in one thread: every delay, every full queue and every moment of death, by seed.
+#include "collectives/executor.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <thread>
+
+#include "tests/unit/collectives/loopback.h"
+#include "tests/unit/collectives/reference.h"
+
+namespace cenote::collectives {
+namespace {
+
+using loopback::LoopbackFabric;
+using loopback::Network;
+using ::testing::HasSubstr;
+
+ExecutorOptions small_chunks() {
+  ExecutorOptions options;
+  options.link = {64, 2,
+                  24};  // chunks of 64 bytes, two ahead, messages up to 24: everything takes many steps
+  options.timeout = std::chrono::seconds(20);
+  return options;
+}
+
+/// Some ranks in one thread. `step` gives each its turn.
+class Group {
+ public:
+  Group(std::uint32_t ranks, std::uint64_t seed, ExecutorOptions options = small_chunks()) : net(seed) {
+    std::vector<Bytes> addresses;
+    for (std::uint32_t r = 0; r < ranks; ++r) addresses.push_back(LoopbackFabric::address_of(r));
+    options.size = ranks;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      options.rank = r;
+      executors.push_back(
+          std::make_unique<Executor>(std::make_unique<LoopbackFabric>(net, r, ranks), addresses, options));
+    }
+  }
+
+  Network net;
+  std::vector<std::unique_ptr<Executor>> executors;
+
+  /// Runs one operation that each rank has started, until each has ended.
+  std::vector<Result<bool>> finish(
+      const std::vector<Result<std::uint64_t>>& sequences, const std::function<void()>& between = [] {}) {
+    std::vector<Result<bool>> out(executors.size(), false);
+    for (bool busy = true; busy;) {
+      busy = false;
+      for (std::size_t r = 0; r < executors.size(); ++r) {
+        if (executors[r] == nullptr || !out[r] || *out[r]) continue;
+        out[r] = sequences[r] ? executors[r]->test(*sequences[r]) : Result<bool>(fail(sequences[r].error()));
+        busy = true;
+        between();
+      }
+    }
+    return out;
+  }
+};
+
+struct Buffers {
+  Bytes send, recv;
+};
+
+Call allreduce_call(Buffers& of, std::uint64_t count, DataType type, ReduceOp op, bool in_place) {
+  if (in_place) of.recv = of.send;
+  auto& source = in_place ? of.recv : of.send;
+  return {Operation::allreduce,
+          count,
+          type,
+          op,
+          0,
+          MemoryDescription::of_host(source.data(), source.size()),
+          MemoryDescription::of_host(of.recv.data(), of.recv.size()),
+          in_place};
+}
+
+void expect_allreduce(std::uint32_t ranks, std::uint64_t count, DataType type, ReduceOp op,
+                      const std::string& algorithm, bool in_place, std::uint64_t seed) {
+  auto options = small_chunks();
+  options.algorithm = algorithm;
+  Group group(ranks, seed, options);
+  std::vector<Buffers> buffers(ranks);
+  std::vector<Bytes> shards;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    shards.push_back(shard(type, count, r, seed));
+    buffers[r] = {shards.back(), Bytes(shards.back().size())};
+  }
+  const auto expected = reduced(type, op, algorithm, shards);
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    sequences.push_back(group.executors[r]->start(allreduce_call(buffers[r], count, type, op, in_place)));
+  }
+  for (const auto& done : group.finish(sequences)) ASSERT_TRUE(done.has_value()) << done.error().message();
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    ASSERT_EQ(buffers[r].recv, expected) << to_string(type) << " " << to_string(op) << " x " << count
+                                         << " over " << ranks << " by " << algorithm << " at rank " << r;
+    if (!in_place) {
+      ASSERT_EQ(buffers[r].send, shards[r]);
+    }
+  }
+}
+
+TEST(Executor, AllreduceHasTheProvedBitsForEveryTypeReductionAndPlacement) {
+  std::uint64_t seed = 0;
+  for (std::uint32_t ranks : {1U, 2U, 3U, 5U}) {
+    for (auto type :
+         {CENOTE_FLOAT32, CENOTE_FLOAT64, CENOTE_FLOAT16, CENOTE_BFLOAT16, CENOTE_INT32, CENOTE_INT64}) {
+      for (auto op : {CENOTE_SUM, CENOTE_MIN, CENOTE_MAX, CENOTE_AVG}) {
+        for (const auto* algorithm : {"ring", "recursive_doubling"}) {
+          expect_allreduce(ranks, 61, type, op, algorithm, seed % 2 == 0, seed);
+          ++seed;
+        }
+      }
+    }
+  }
+}
+
+TEST(Executor, AllreduceTakesAnyCountAndAnyNumberOfRanks) {
+  std::uint64_t seed = 100;
+  for (std::uint32_t ranks = 1; ranks <= 9; ++ranks) {
+    for (std::uint64_t count : {0U, 1U, 2U, 7U, 17U, 300U}) {
+      for (const auto* algorithm : {"ring", "recursive_doubling"}) {
+        expect_allreduce(ranks, count, CENOTE_FLOAT32, CENOTE_SUM, algorithm, seed % 2 == 0, seed);
+        ++seed;
+      }
+    }
+  }
+}
+
+TEST(Executor, AllgatherBroadcastAndBarrierOverlapInOneGroup) {
+  constexpr std::uint32_t ranks = 5;
+  constexpr std::uint64_t count = 43;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Group group(ranks, seed);
+    std::vector<Bytes> gathered(ranks, Bytes(count * 4 * ranks));
+    std::vector<Bytes> sent(ranks);
+    std::vector<Bytes> passed(ranks, Bytes(count * 8));
+    passed[3] = shard(CENOTE_INT64, count, 3, seed);
+    const auto original = passed[3];
+    Bytes expected;
+    std::vector<std::vector<Result<std::uint64_t>>> sequences(3);
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      sent[r] = shard(CENOTE_FLOAT32, count, r, seed);
+      expected.insert(expected.end(), sent[r].begin(), sent[r].end());
+      const auto in = MemoryDescription::of_host(sent[r].data(), sent[r].size());
+      const auto out = MemoryDescription::of_host(gathered[r].data(), gathered[r].size());
+      const auto buffer = MemoryDescription::of_host(passed[r].data(), passed[r].size());
+      auto& executor = *group.executors[r];
+      sequences[0].push_back(
+          executor.start({Operation::allgather, count, CENOTE_FLOAT32, CENOTE_SUM, 0, in, out, false}));
+      sequences[1].push_back(
+          executor.start({Operation::broadcast, count, CENOTE_INT64, CENOTE_SUM, 3, buffer, buffer, true}));
+      sequences[2].push_back(
+          executor.start({Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false}));
+    }
+    // The last one first: the earlier ones must get on all the same.
+    for (std::size_t which : {2U, 0U, 1U}) {
+      for (const auto& done : group.finish(sequences[which]))
+        ASSERT_TRUE(done.has_value()) << done.error().message();
+    }
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      ASSERT_EQ(gathered[r], expected);
+      ASSERT_EQ(passed[r], original);
+    }
+  }
+}
+
+TEST(Executor, ABarrierHoldsEverybodyUntilTheLastHasCome) {
+  Group group(4, 5);
+  std::vector<Result<std::uint64_t>> sequences(4, 0);
+  const Call barrier{Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false};
+  for (std::uint32_t r = 0; r < 3; ++r) sequences[r] = group.executors[r]->start(barrier);
+  for (int turn = 0; turn < 200; ++turn) {
+    for (std::uint32_t r = 0; r < 3; ++r) ASSERT_FALSE(group.executors[r]->test(*sequences[r]).value());
+  }
+  sequences[3] = group.executors[3]->start(barrier);
+  for (const auto& done : group.finish(sequences)) ASSERT_TRUE(done.has_value());
+}
+
+TEST(Executor, ARankKilledBetweenAnyTwoStepsEndsTheOthersWithItsName) {
+  constexpr std::uint32_t ranks = 4;
+  constexpr std::uint32_t victim = 2;
+  for (const auto* algorithm : {"ring", "recursive_doubling"}) {
+    std::uint64_t ended = 0;
+    for (std::uint64_t moment = 0;; ++moment) {
+      auto options = small_chunks();
+      options.algorithm = algorithm;
+      Group group(ranks, 11 + moment, options);
+      std::vector<Buffers> buffers(ranks);
+      std::vector<Bytes> shards;
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        shards.push_back(shard(CENOTE_FLOAT32, 90, r));
+        buffers[r] = {shards.back(), Bytes(360)};
+      }
+      const auto expected = reduced(CENOTE_FLOAT32, CENOTE_SUM, algorithm, shards);
+      std::vector<Result<std::uint64_t>> sequences;
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        sequences.push_back(
+            group.executors[r]->start(allreduce_call(buffers[r], 90, CENOTE_FLOAT32, CENOTE_SUM, false)));
+      }
+      bool killed = false;
+      const auto results = group.finish(sequences, [&] {
+        if (killed || group.net.events < moment) return;
+        killed = true;
+        group.net.kill(victim);
+        group.executors[victim] = nullptr;
+      });
+      std::size_t failed = 0;
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        if (r == victim && killed) continue;
+        if (results[r]) {
+          ASSERT_EQ(buffers[r].recv, expected) << "a wrong result, reported as right";
+          continue;
+        }
+        ++failed;
+        EXPECT_EQ(results[r].error().code, ErrorCode::peer_failed);
+        EXPECT_EQ(results[r].error().peer, "rank 2") << results[r].error().message();
+        EXPECT_THAT(results[r].error().message(), HasSubstr("operation 1 by"));
+      }
+      if (failed > 0) ++ended;
+      if (!killed) break;  // the operation was over before that many events
+    }
+    EXPECT_GT(ended, 20U) << algorithm;
+  }
+}
+
+TEST(Executor, ARankThatHangsIsNamedAtTheDeadlineByRanksThatDoNotTalkToIt) {
+  constexpr std::uint32_t ranks = 5;
+  auto options = small_chunks();
+  options.algorithm = "ring";
+  options.timeout = std::chrono::milliseconds(800);
+  Group group(ranks, 3, options);
+  std::vector<Buffers> buffers(ranks);
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    buffers[r] = {shard(CENOTE_FLOAT32, 300, r), Bytes(1200)};
+    sequences.push_back(
+        group.executors[r]->start(allreduce_call(buffers[r], 300, CENOTE_FLOAT32, CENOTE_SUM, false)));
+  }
+  auto hung = std::move(group.executors[3]);  // it exists, and does nothing
+  const auto results = group.finish(sequences);
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (r == 3) continue;
+    ASSERT_FALSE(results[r].has_value());
+    EXPECT_EQ(results[r].error().peer, "rank 3") << results[r].error().message();
+    EXPECT_THAT(results[r].error().message(),
+                HasSubstr("allreduce of 300 float32 by sum, operation 1 by ring"));
+  }
+}
+
+TEST(Executor, RanksThatCallDifferentThingsAreBothNamed) {
+  Group group(2, 9);
+  std::vector<Buffers> buffers(2);
+  buffers[0] = {shard(CENOTE_FLOAT32, 10, 0), Bytes(40)};
+  buffers[1] = {shard(CENOTE_FLOAT32, 12, 1), Bytes(48)};
+  std::vector<Result<std::uint64_t>> sequences;
+  sequences.push_back(
+      group.executors[0]->start(allreduce_call(buffers[0], 10, CENOTE_FLOAT32, CENOTE_SUM, false)));
+  sequences.push_back(
+      group.executors[1]->start(allreduce_call(buffers[1], 12, CENOTE_FLOAT32, CENOTE_MAX, false)));
+  const auto results = group.finish(sequences);
+  std::size_t told = 0;
+  for (const auto& result : results) {
+    ASSERT_FALSE(result.has_value());
+    if (result.error().code != ErrorCode::invalid_argument) continue;
+    ++told;
+    EXPECT_THAT(result.error().message(), HasSubstr("allreduce of 10 float32 by sum"));
+    EXPECT_THAT(result.error().message(), HasSubstr("allreduce of 12 float32 by max"));
+  }
+  EXPECT_GE(told, 1U);
+}
+
+TEST(Executor, AnAbortEndsEverybodyAndSaysWhoAndWhy) {
+  Group group(3, 2);
+  std::vector<Buffers> buffers(3);
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    buffers[r] = {shard(CENOTE_FLOAT32, 500, r), Bytes(2000)};
+    sequences.push_back(
+        group.executors[r]->start(allreduce_call(buffers[r], 500, CENOTE_FLOAT32, CENOTE_SUM, false)));
+  }
+  std::thread([&] { group.executors[1]->abort("the loss is NaN"); }).join();
+  const auto results = group.finish(sequences);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    ASSERT_FALSE(results[r].has_value());
+    EXPECT_EQ(results[r].error().code, r == 1 ? ErrorCode::cancelled : ErrorCode::peer_failed);
+    EXPECT_EQ(results[r].error().peer, "rank 1");
+    EXPECT_THAT(results[r].error().message(), HasSubstr("the loss is NaN"));
+    // Broken for good, with the same words.
+    const auto again =
+        group.executors[r]->start(allreduce_call(buffers[r], 500, CENOTE_FLOAT32, CENOTE_SUM, false));
+    ASSERT_FALSE(again.has_value());
+    EXPECT_EQ(again.error().message(), results[r].error().message());
+  }
+}
+
+TEST(Executor, ReducesDeviceMemoryThroughItsAccessor) {
+  constexpr std::uint32_t ranks = 3;
+  constexpr std::uint64_t count = 100;
+  constexpr std::uint64_t base = 0x7000'0000'0000ULL;  // a device address: a load there would crash
+  Group group(ranks, 21);
+  std::vector<Bytes> devices;
+  std::vector<Bytes> shards;
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    shards.push_back(shard(CENOTE_BFLOAT16, count, r));
+    devices.push_back(shards.back());
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    auto access = std::make_shared<DeviceAccess>();
+    access->read = [&heap = devices[r]](std::byte* host, std::uint64_t device,
+                                        std::size_t bytes) -> Result<void> {
+      std::memcpy(host, std::span(heap).subspan(device - base, bytes).data(), bytes);
+      return {};
+    };
+    access->write = [&heap = devices[r]](std::uint64_t device, const std::byte* host,
+                                         std::size_t bytes) -> Result<void> {
+      std::memcpy(std::span(heap).subspan(device - base, bytes).data(), host, bytes);
+      return {};
+    };
+    MemoryDescription memory{MemoryKind::device, base,  count * 2, false, false, false, false,
+                             "cuda:0",           access};
+    sequences.push_back(group.executors[r]->start(
+        {Operation::allreduce, count, CENOTE_BFLOAT16, CENOTE_AVG, 0, memory, memory, true}));
+  }
+  for (const auto& done : group.finish(sequences)) ASSERT_TRUE(done.has_value()) << done.error().message();
+  const auto expected = reduced(CENOTE_BFLOAT16, CENOTE_AVG, "auto", shards);
+  for (const auto& heap : devices) EXPECT_EQ(heap, expected);
+}
+
+TEST(Executor, AFailingDeviceEndsTheGroupWithItsOwnError) {
+  Group group(2, 1);
+  std::vector<Buffers> buffers(2);
+  auto access = std::make_shared<DeviceAccess>();
+  access->read = [](std::byte*, std::uint64_t, std::size_t) -> Result<void> {
+    return fail(Error{ErrorCode::driver_error, "copy from device", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuda:0", "",
+                      "", 700});
+  };
+  access->write = [](std::uint64_t, const std::byte*, std::size_t) -> Result<void> { return {}; };
+  buffers[1] = {shard(CENOTE_FLOAT32, 50, 1), Bytes(200)};
+  MemoryDescription memory{MemoryKind::device, 0x7000, 200, false, false, false, false, "cuda:0", access};
+  std::vector<Result<std::uint64_t>> sequences;
+  sequences.push_back(group.executors[0]->start(
+      {Operation::allreduce, 50, CENOTE_FLOAT32, CENOTE_SUM, 0, memory, memory, true}));
+  sequences.push_back(
+      group.executors[1]->start(allreduce_call(buffers[1], 50, CENOTE_FLOAT32, CENOTE_SUM, false)));
+  const auto results = group.finish(sequences);
+  ASSERT_FALSE(results[0].has_value());
+  EXPECT_EQ(results[0].error().native, 700);
+  ASSERT_FALSE(results[1].has_value());
+  EXPECT_EQ(results[1].error().peer, "rank 0");
+  EXPECT_THAT(results[1].error().message(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+}  // namespace
+}  // namespace cenote::collectives
