@@ -193,7 +193,7 @@ Result<LeaseToken> unseal(std::span<const std::byte> sealed, const PublicKey& br
 Result<void> check_in_force(const LeaseToken& token, std::int64_t expires_unix_ms, std::int64_t now_unix_ms,
                             std::int64_t drift_ms) {
   const auto stage = "check lease " + token.lease_id;
-  if (now_unix_ms >= expires_unix_ms + drift_ms) {
+  if (now_unix_ms >= expires_unix_ms) {
     return fail(Error{ErrorCode::permission_denied, stage,
                       "it expired " + seconds(now_unix_ms - expires_unix_ms) + " ago"}
                     .fix("renew leases before they end, or lease again"));

@@ -70,9 +70,10 @@ Result<Bytes> seal(const LeaseToken& token, const KeyPair& broker);
 /// Checks the signature first, then decodes. Errors: permission_denied (signature), protocol_error (bytes).
 Result<LeaseToken> unseal(std::span<const std::byte> sealed, const PublicKey& broker);
 
-/// Whether the token is in force at `now`, when clocks may differ by `drift_ms`. An agent passes the expiry
-/// that the broker last told it, where that is later than the token's. Errors: permission_denied, with both
-/// times.
+/// Whether the token is in force at `now`. Its begin may lie `drift_ms` ahead (the broker's clock may be
+/// fast); its end is strict: the broker counts on it, and adds the drift itself before it grants a device
+/// again. An agent passes the expiry that the broker last told it, where that is later than the token's.
+/// Errors: permission_denied, with the difference.
 Result<void> check_in_force(const LeaseToken& token, std::int64_t expires_unix_ms, std::int64_t now_unix_ms,
                             std::int64_t drift_ms);
 

@@ -13,4 +13,12 @@ if(CENOTE_WITH_GRPC)
     SOURCES multi/pool/broker_server_test.cpp
     USES cenote_broker
     LABELS multi)
+  add_executable(pool_broker_process multi/pool/broker_process.cpp)
+  target_link_libraries(pool_broker_process PRIVATE cenote_broker)
+  set_target_properties(pool_broker_process PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  cenote_test(pool_broker_kill_test
+    SOURCES multi/pool/broker_kill_test.cpp
+    USES cenote_broker
+    LABELS multi TIMEOUT 300)
+  add_dependencies(pool_broker_kill_test pool_broker_process)
 endif()

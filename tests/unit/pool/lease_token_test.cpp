@@ -109,13 +109,14 @@ TEST(LeaseToken, AProofIsNoToken) {  // the two kinds of message are signed in c
   EXPECT_EQ(unseal(bytes, key.public_key()).error().code, ErrorCode::permission_denied);
 }
 
-TEST(LeaseToken, IsInForceBetweenItsTimesWithDriftAllowed) {
+TEST(LeaseToken, IsInForceBetweenItsTimesAndMayBeginADriftEarly) {
   const auto lease = token();
   EXPECT_TRUE(check_in_force(lease, lease.expires_unix_ms, 1'000, 0));
   EXPECT_TRUE(check_in_force(lease, lease.expires_unix_ms, 60'999, 0));
   EXPECT_TRUE(check_in_force(lease, lease.expires_unix_ms, 500, 500));
   EXPECT_TRUE(check_in_force(lease, lease.expires_unix_ms + 60'000, 100'000, 0)) << "renewed";
   EXPECT_FALSE(check_in_force(lease, lease.expires_unix_ms, 499, 500));
+  EXPECT_FALSE(check_in_force(lease, lease.expires_unix_ms, 61'000, 500)) << "the end is strict";
   const auto late = check_in_force(lease, lease.expires_unix_ms, 63'500, 500);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, ErrorCode::permission_denied);
