@@ -1,0 +1,170 @@
+// bench_transports [--json FILE] [--pairs N]: put latency and bandwidth of our transports beside ucx_perftest
+// and beside plain sockets. Exit: 0 all bars met, 1 one is not, 2 it could not be measured.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cstring>
+#include <functional>
+
+#include "perf/harness.h"
+#include "perf/plain_sockets.h"
+#include "perf/two_processes.h"
+#include "perf/ucx_perftest.h"
+#include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
+
+namespace cenote::perf {
+namespace {
+
+using transport::Completion;
+using transport::Transport;
+using Maker = std::function<Result<std::unique_ptr<Transport>>()>;
+
+constexpr std::size_t mebibyte = 1 << 20;
+constexpr auto patience = std::chrono::seconds(60);
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Progresses until the peer has given signal `slot` `count` times.
+Result<void> until_signal(Side& side, std::uint32_t slot, std::uint64_t count) {
+  for (std::uint64_t turns = 1; side.endpoint.signal(slot) < count; ++turns) {
+    side.transport.progress();
+    if (turns % 1'000'000 == 0) {
+      if (auto failure = side.endpoint.failure()) return fail(std::move(*failure));
+    }
+  }
+  return {};
+}
+
+Result<void> put(Side& side, std::span<const std::byte> data, std::uint32_t signal) {
+  const Deadline deadline = Deadline::in(patience);
+  while (true) {
+    auto posted = side.endpoint.put(data, {&side.peer_key, 0}, signal, 0);
+    Completion done[8];
+    while (side.endpoint.poll(done) != 0) {
+    }
+    if (posted || posted.error().code != ErrorCode::resource_exhausted || deadline.passed()) return posted;
+    side.transport.progress();
+  }
+}
+
+/// Half a round trip of 8 bytes and a signal, in microseconds. The receiver reads what came.
+Result<double> latency(Side& side, int iterations, int warmup) {
+  auto start = Clock::now();
+  std::uint64_t round = 0;
+  for (int i = -warmup; i < iterations; ++i) {
+    if (i == 0) start = Clock::now();
+    ++round;
+    const auto take = [&]() -> Result<void> {
+      CENOTE_TRY(until_signal(side, 0, round));
+      std::uint64_t came = 0;
+      std::memcpy(&came, side.memory.bytes().data(), sizeof came);
+      if (came != round)
+        return fail(ErrorCode::internal, "measure latency", "other bytes came than were put");
+      return {};
+    };
+    if (!side.first) CENOTE_TRY(take());
+    CENOTE_TRY(side.endpoint.put(std::as_bytes(std::span(&round, 1)), {&side.peer_key, 0}, 0, 0));
+    Completion done;
+    while (side.endpoint.poll(std::span(&done, 1)) == 0) side.transport.progress();
+    if (done.error) return fail(std::move(*done.error));
+    if (side.first) CENOTE_TRY(take());
+  }
+  return seconds_since(start) / iterations / 2 * 1e6;
+}
+
+/// Puts of 1 MiB one behind the other, until the peer confirms the last; 10^9 bytes a second.
+Result<double> bandwidth(Side& side, int iterations, int warmup) {
+  Bytes data(mebibyte, std::byte{7});
+  auto start = Clock::now();
+  for (const int count : {warmup, iterations}) {
+    const std::uint64_t rounds = count == warmup ? 1 : 2;
+    start = Clock::now();
+    if (side.first) {
+      for (int i = 0; i < count; ++i) CENOTE_TRY(put(side, data, i + 1 == count ? 0 : transport::no_signal));
+      CENOTE_TRY(until_signal(side, 0, rounds));
+    } else {
+      CENOTE_TRY(until_signal(side, 0, rounds));
+      CENOTE_TRY(put(side, {}, 0));
+      side.transport.progress();
+    }
+  }
+  return static_cast<double>(iterations) * mebibyte / seconds_since(start) / 1e9;
+}
+
+struct Bench {
+  Processors processors;
+  int pairs = 7;
+  std::vector<Row> rows;
+
+  Result<void> beside_ucx(const std::string& name, const Maker& make, const std::string& tls, bool is_latency,
+                          int iterations, double bar) {
+    const Comparison comparison{name, is_latency ? "us" : "GB/s", "ucx_perftest " + tls,
+                                is_latency ? Better::lower : Better::higher, bar};
+    const UcxRun run{tls, is_latency ? "ucp_put_lat" : "ucp_put_bw", is_latency ? 8 : mebibyte, iterations,
+                     iterations / 10};
+    CENOTE_ASSIGN(auto row, compare(
+                                comparison, pairs, [&] { return ours(make, is_latency, iterations); },
+                                [&]() -> Result<double> {
+                                  CENOTE_ASSIGN(const UcxResult result, run_ucx(run, processors));
+                                  return is_latency ? result.latency_us : result.bandwidth_gbps;
+                                }));
+    rows.push_back(std::move(row));
+    return {};
+  }
+
+  Result<double> ours(const Maker& make, bool is_latency, int iterations) const {
+    return in_two_processes(processors, make, mebibyte, [&](Side& side) {
+      return is_latency ? latency(side, iterations, iterations / 10)
+                        : bandwidth(side, iterations, iterations / 10);
+    });
+  }
+
+  Result<void> run() {
+    const Maker shm = [] { return transport::make_shm_transport(); };
+    const Maker tcp = [] { return transport::make_tcp_transport(); };
+    CENOTE_TRY(beside_ucx("shm put latency, 8 B", shm, "posix,self", true, 100'000, 1 / 1.5));
+    CENOTE_TRY(beside_ucx("shm put bandwidth, 1 MiB", shm, "posix,self", false, 1'000, 0.9));
+    CENOTE_TRY(beside_ucx("tcp put latency, 8 B", tcp, "tcp", true, 5'000, 1.0));
+    CENOTE_TRY(beside_ucx("tcp put bandwidth, 1 MiB", tcp, "tcp", false, 1'000, 1.0));
+    const Comparison limit{"tcp put bandwidth, 1 MiB", "GB/s", "plain blocking sockets", Better::higher};
+    CENOTE_ASSIGN(auto row, compare(
+                                limit, pairs, [&] { return ours(tcp, false, 1'000); },
+                                [&] { return plain_socket_bandwidth(processors, mebibyte, 1'000); }));
+    rows.push_back(std::move(row));
+    return {};
+  }
+};
+
+int main_of(int argc, char** argv) {
+  CLI::App app("put latency and bandwidth of shm and tcp beside ucx_perftest");
+  std::string json;
+  Bench bench;
+  app.add_option("--json", json, "also write the rows to this file");
+  app.add_option("--pairs", bench.pairs, "measurements of each side")->check(CLI::Range(2, 1000));
+  CLI11_PARSE(app, argc, argv);
+  const auto complain = [](const Error& error) {
+    fmt::print(stderr, "{}\n", error.message());
+    return 2;
+  };
+  auto processors = Processors::choose();
+  if (!processors) return complain(processors.error());
+  bench.processors = *processors;
+  const auto measured = bench.run();
+  fmt::print("{}", table(bench.rows));
+  if (!json.empty()) {
+    if (const auto written = write_json(bench.rows, json); !written) return complain(written.error());
+  }
+  if (!measured) return complain(measured.error());
+  for (const Row& row : bench.rows) {
+    if (!row.met) return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cenote::perf
+
+int main(int argc, char** argv) { return cenote::perf::main_of(argc, argv); }
