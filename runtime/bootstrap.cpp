@@ -47,7 +47,7 @@ class Group final : public Bootstrap {
   Result<void> check_time(Deadline deadline);
 
   [[nodiscard]] std::string stage() const;
-  Error broken(ErrorCode code, std::uint32_t culprit, std::string cause, bool name_peer = true);
+  Error broken(ErrorCode code, std::uint32_t culprit, const std::string& cause, bool name_peer = true);
   template <class F>
   void each_peer(F&& use) {
     if (tree_.parent) use(*tree_.parent, true);
@@ -80,7 +80,7 @@ std::string Group::stage() const {
 }
 
 /// Remembers the first failure and tells the neighbours, without waiting.
-Error Group::broken(ErrorCode code, std::uint32_t culprit, std::string cause, bool name_peer) {
+Error Group::broken(ErrorCode code, std::uint32_t culprit, const std::string& cause, bool name_peer) {
   error_ = Error{code, stage(), cause};
   if (name_peer) error_->peer = name(culprit);
   Writer writer;

@@ -62,7 +62,7 @@ class Root final : public BootstrapRoot {
   void serve_client(Client& client);
   void take_frame(Client& client, std::span<const std::byte> frame);
   void greet(Client& client, Reader& reader);
-  void refuse(Client& client, ErrorCode code, std::string cause);
+  static void refuse(Client& client, ErrorCode code, std::string_view cause);
   void tell_parent(Client& client);
   void tell_missing(Client& client);
   bool finished(Client& client);
@@ -222,7 +222,7 @@ void Root::greet(Client& client, Reader& reader) {
   }
 }
 
-void Root::refuse(Client& client, ErrorCode code, std::string cause) {
+void Root::refuse(Client& client, ErrorCode code, std::string_view cause) {
   client.channel.queue(Writer().put(Kind::refused).put(code).text(cause).bytes());
   client.leaving = true;
   client.leave_by = Deadline::in(std::chrono::seconds(1));
@@ -252,7 +252,8 @@ void Root::forget(Client& client) {
   if (client.rank == no_rank) {
     --strangers_;
   } else if (const auto at = ranks_.find(client.rank); at != ranks_.end() && at->second == &client) {
-    ranks_.erase(at);  // a rank that died before the group stood may come back, perhaps before this is noticed
+    ranks_.erase(
+        at);  // a rank that died before the group stood may come back, perhaps before this is noticed
   }
 }
 

@@ -74,10 +74,10 @@ Error system_error(std::string stage, int error_number);
     if (!cenote_try_result) return ::cenote::fail(std::move(cenote_try_result).error()); \
   } while (false)
 
-/// `CENOTE_ASSIGN(auto fd, open_socket());` binds the value, or returns the error to the caller.
+/// `CENOTE_ASSIGN(auto fd, open_socket());` binds the value, or returns the error to the caller.  NOLINTBEGIN(bugprone-macro-parentheses): a declaration
 #define CENOTE_ASSIGN(declaration, expression) \
   CENOTE_ASSIGN_INNER(CENOTE_CONCAT(cenote_assign_, __LINE__), declaration, expression)
 #define CENOTE_ASSIGN_INNER(name, declaration, expression)             \
   auto name = (expression);                                            \
   if (!name) return ::cenote::fail(std::move(name).error());           \
-  declaration = std::move(*name)
+  declaration = std::move(*name)  // NOLINTEND(bugprone-macro-parentheses)

@@ -1,5 +1,6 @@
 #include "runtime/settings.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,7 +91,9 @@ struct FileValue {
 
 void flatten(const toml::table& table, const std::string& above, std::vector<FileValue>& out) {
   for (const auto& [key, node] : table) {
-    auto name = above.empty() ? std::string(key.str()) : above + "." + std::string(key.str());
+    std::string name = above;
+    if (!name.empty()) name += '.';
+    name += key.str();
     if (const auto* inner = node.as_table()) {
       flatten(*inner, name, out);
     } else {
@@ -147,8 +150,9 @@ Result<void> Settings::read_file(const std::string& path) {
     if (!known(index_of(name))) return unknown(name, name, source);
     const auto value = node_text(*node);
     if (!value)
-      return fail(ErrorCode::invalid_argument, "read settings",
-                  source + ": " + name + " needs a string, a whole number, a boolean or an array of them");
+      return fail(
+          ErrorCode::invalid_argument, "read settings",
+          fmt::format("{}: {} needs a string, a whole number, a boolean or an array of them", source, name));
     CENOTE_TRY(set(name, *value, source));
   }
   return {};

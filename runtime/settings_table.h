@@ -88,6 +88,8 @@ inline constexpr SettingDescription settings_table[] = {
     {"client.name", SettingType::text, "", "", "", "client whose certificate in tls.dir is used; empty = the only one there"},
     {"client.lease_file", SettingType::text, "", "", "", "lease that this program uses, from `cenote lease --detach`; `cenote lease -- CMD` sets it for CMD"},
     {"tls.dir", SettingType::text, "", "", "", "folder with ca.pem, and cert.pem and key.pem of this program"},
+    {"session.socket", SettingType::text, "", "", "", "socket of the lease that this program runs under; `cenote lease -- PROGRAM` sets it"},
+    {"session.timeout", SettingType::duration, "10s", "100ms..10m", "", "how long a program may take to reach its leased GPUs"},
     // emulated GPU
     {"emulator.seed", SettingType::unsigned_integer, "0", "", "", "seed of the emulated driver's refusals and delays"},
     {"emulator.adversarial", SettingType::boolean, "false", "", "", "emulated streams lag and grants are refused as the seed says"},
