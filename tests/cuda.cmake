@@ -10,6 +10,15 @@ cenote_test(cuda_driver_test
     unit/cuda/memory_test.cpp
     unit/cuda/streams_test.cpp
     unit/cuda/launch_test.cpp
+    unit/cuda/context_test.cpp
+    unit/cuda/vmm_test.cpp
+    unit/cuda/emulator_test.cpp
+    unit/cuda/real_driver_test.cpp
+    unit/cuda/device_memory_test.cpp
   USES cenote_cuda
   LABELS unit TIMEOUT 300)
 add_dependencies(cuda_driver_test cenote_cuda_standin)
+if(CENOTE_CUDA_INCLUDE)
+  target_sources(cuda_driver_test PRIVATE unit/cuda/cuda_header_test.cpp)
+  target_include_directories(cuda_driver_test SYSTEM PRIVATE ${CENOTE_CUDA_INCLUDE})
+endif()
