@@ -80,7 +80,7 @@ Result<DriverSpec> parse_devices(const std::vector<std::string>& entries, std::s
 Result<std::unique_ptr<cuda::Driver>> open_driver(const DriverSpec& spec) {
   std::unique_ptr<cuda::Driver> driver;
   if (spec.emulated.empty()) {
-    CENOTE_ASSIGN(driver, cuda::open_real_driver());
+    CENOTE_ASSIGN(driver, cuda::load_real_driver());
   } else {
     cuda::EmulatorOptions options;
     options.devices.clear();
