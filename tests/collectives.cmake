@@ -14,3 +14,22 @@ cenote_test(collectives_communicator_test
 cenote_test(collectives_failure_test
   SOURCES multi/collectives/failure_test.cpp
   USES cenote_collectives LABELS multi)
+
+# The shared library from a C program: no C++ runtime of its own, nothing but the public header.
+add_executable(collectives_c_api_test unit/collectives/c_api_test.c)
+target_include_directories(collectives_c_api_test PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(collectives_c_api_test PRIVATE cenote_shared Threads::Threads)
+if(CENOTE_SANITIZE)
+  target_link_options(collectives_c_api_test PRIVATE -fsanitize=${CENOTE_SANITIZE})
+endif()
+set_target_properties(collectives_c_api_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
+  C_STANDARD 11 C_EXTENSIONS ON LINKER_LANGUAGE C)
+if(CENOTE_SANITIZE)
+  set_target_properties(collectives_c_api_test PROPERTIES LINKER_LANGUAGE CXX)
+endif()
+add_test(NAME collectives_c_api_test COMMAND collectives_c_api_test)
+set_tests_properties(collectives_c_api_test PROPERTIES TIMEOUT 60 LABELS unit)
+# Only cenote_* leaves the library, and nothing in it is of gRPC, protobuf or OpenSSL.
+add_test(NAME collectives_exports_test COMMAND sh -c
+  "! nm -D --defined-only $<TARGET_FILE:cenote_shared> | grep -v ' [A-Z] cenote_' && ! ldd $<TARGET_FILE:cenote_shared> | grep -E 'grpc|protobuf|ssl|crypto'")
+set_tests_properties(collectives_exports_test PROPERTIES TIMEOUT 60 LABELS unit)

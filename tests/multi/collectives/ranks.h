@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/communicator.h"
@@ -61,7 +62,7 @@ class RankProcess {
     if (pid_ == 0) {
       close(in[1]);
       close(out[0]);
-      const auto report = body(read_all(in[0]));
+      const auto report = body(read_line(in[0]));
       (void)!write(out[1], report.data(), report.size());
       _exit(0);
     }
@@ -80,7 +81,8 @@ class RankProcess {
   }
 
   void tell(const std::string& text) {
-    (void)!write(tell_, text.data(), text.size());
+    const auto line = text + "\n";
+    (void)!write(tell_, line.data(), line.size());
     close(std::exchange(tell_, -1));
   }
   void kill(int signal) const {
@@ -94,6 +96,12 @@ class RankProcess {
   }
 
  private:
+  /// Not up to the end: processes made later hold copies of the pipe.
+  static std::string read_line(int fd) {
+    std::string text;
+    for (char c = 0; read(fd, &c, 1) == 1 && c != '\n';) text += c;
+    return text;
+  }
   static std::string read_all(int fd) {
     std::string text;
     char buffer[4096];
