@@ -43,9 +43,9 @@ class LeaseGate {
 
   /// The key that tokens are checked with. Until it is known nothing is admitted.
   void trust(const PublicKey& broker);
-  /// Epochs that the broker has granted: tokens older than these are refused even after a restart of the
-  /// agent.
-  void raise_epoch(const std::string& uuid, std::uint64_t epoch);
+  /// The broker's word that every lease of that device below this epoch has ended: also after a restart of
+  /// the agent, which has seen none of them.
+  void raise_floor(const std::string& uuid, std::uint64_t epoch);
   /// The broker prolonged a lease.
   void renewed(const std::string& lease_id, std::int64_t expires_unix_ms);
   /// The lease is over, whatever its token says; remembered until `forget_unix_ms`.
@@ -76,6 +76,7 @@ class LeaseGate {
   [[nodiscard]] Result<void> check_devices(const LeaseToken& token) const;
   [[nodiscard]] Result<void> check_fence(const LeaseToken& token, const TokenDevice& device) const;
   void remember(const TokenDevice& device);
+
   GateOptions options_;
   std::vector<PublicKey> broker_;                         ///< empty or one
   std::map<std::string, std::uint64_t> floors_;           ///< by device uuid
