@@ -160,26 +160,47 @@ TEST(Bootstrap, ARankThatLeftBeforeTheGroupStoodMayComeBack) {
     });
 }
 
+/// Progresses `channel` until a frame of `kind` comes; others are passed over.
+Bytes await(FrameChannel& channel, bootstrap::Kind kind) {
+  for (const auto deadline = soon(); !deadline.passed() && !channel.closed(); std::this_thread::yield()) {
+    channel.flush();
+    channel.fill();
+    for (auto frame = channel.next(); frame && *frame; frame = channel.next())
+      if ((**frame)[0] == static_cast<std::byte>(kind)) return **frame;
+  }
+  ADD_FAILURE() << "no frame of kind " << static_cast<int>(kind) << ": " << channel.close_cause();
+  return {};
+}
+
+Writer greeting(bootstrap::Kind kind, const UniqueId& id, std::uint32_t rank, std::uint32_t size) {
+  Writer hello;
+  hello.put(kind).put(bootstrap::magic);
+  for (const auto byte : id.secret) hello.put(byte);
+  hello.put(rank).put(size);
+  return hello;
+}
+
 /// A rank by hand: registered when this returns, for as long as the channel lives.
 FrameChannel register_rank(const BootstrapRoot& root, std::uint32_t rank, std::uint32_t size) {
   auto fd = start_connecting({root.id().host, root.id().port});
   EXPECT_TRUE(fd);
   FrameChannel channel(std::move(*fd), 4096);
-  Writer hello;
-  hello.put(bootstrap::Kind::hello).put(bootstrap::magic);
-  for (const auto byte : root.id().secret) hello.put(byte);
-  channel.queue(hello.put(rank).put(size).put(std::uint16_t{9}).bytes());
+  channel.queue(greeting(bootstrap::Kind::hello, root.id(), rank, size).put(std::uint16_t{9}).bytes());
   channel.queue(Writer().put(bootstrap::Kind::ask_missing).bytes());
-  const auto deadline = soon();
-  while (!deadline.passed() && !channel.closed()) {
-    channel.flush();
-    channel.fill();
-    const auto frame = channel.next();
-    if (frame && *frame && (**frame)[0] == static_cast<std::byte>(bootstrap::Kind::missing)) return channel;
-    std::this_thread::yield();
-  }
-  ADD_FAILURE() << "the root did not take rank " << rank;
+  await(channel, bootstrap::Kind::missing);
   return channel;
+}
+
+/// Where the parent of a rank made by hand listens.
+SocketAddress parent_of(FrameChannel& rank) {
+  rank.queue(Writer().put(bootstrap::Kind::ask_parent).bytes());
+  const auto frame = await(rank, bootstrap::Kind::parent_at);
+  Reader reader(frame);
+  (void)reader.get<bootstrap::Kind>();
+  SocketAddress at{reader.text(), 0};
+  at.port = reader.get<std::uint16_t>();
+  EXPECT_TRUE(reader.finished());
+  return at;
 }
 
 TEST(Bootstrap, RefusesASecondRankOfTheSameNumber) {
@@ -295,9 +316,9 @@ TEST(Bootstrap, DifferentCallsAreReportedNotMixedUp) {
   });
 }
 
-/// Sends `bytes` to the root as a stranger and keeps the connection.
-UniqueFd intrude(const UniqueId& id, std::span<const std::byte> bytes) {
-  auto fd = start_connecting({id.host, id.port});
+/// Sends `bytes` as a stranger and keeps the connection.
+UniqueFd intrude(const SocketAddress& at, std::span<const std::byte> bytes) {
+  auto fd = start_connecting(at);
   EXPECT_TRUE(fd);
   FrameChannel channel(std::move(*fd), 1024);
   channel.queue(std::make_shared<const Bytes>(bytes.begin(), bytes.end()));
@@ -305,30 +326,34 @@ UniqueFd intrude(const UniqueId& id, std::span<const std::byte> bytes) {
   return UniqueFd(::dup(channel.fd()));
 }
 
-TEST(Bootstrap, StrangersGarbageAndPortScannersDoNotDisturbIt) {
-  const auto root = make_root();
+/// Random bytes, HTTP, a huge length, and every prefix and single-byte corruption of `hello`.
+std::vector<UniqueFd> molest(const SocketAddress& at, std::span<const std::byte> hello) {
   std::vector<UniqueFd> intruders;
   std::mt19937 random(7);
   for (int i = 0; i < 60; ++i) {
     Bytes garbage(random() % 600);
     for (auto& byte : garbage) byte = static_cast<std::byte>(random());
-    intruders.push_back(intrude(root->id(), garbage));
+    intruders.push_back(intrude(at, garbage));
   }
-  intruders.push_back(intrude(root->id(), as_bytes("GET / HTTP/1.1\r\n\r\n")));
+  intruders.push_back(intrude(at, as_bytes("GET / HTTP/1.1\r\n\r\n")));
   const std::uint32_t huge = 0xffffffff;
-  intruders.push_back(intrude(root->id(), std::as_bytes(std::span(&huge, 1))));
-  // Every prefix and every single-byte corruption of a true hello but for the secret.
-  Writer hello;
-  hello.put(bootstrap::Kind::hello).put(bootstrap::magic);
-  for (int i = 0; i < 16; ++i) hello.put(std::uint8_t{0});
-  hello.put(1U).put(2U).put(std::uint16_t{9});
-  const auto frame = *make_frame(hello.bytes());
+  intruders.push_back(intrude(at, std::as_bytes(std::span(&huge, 1))));
+  const auto frame = *make_frame(hello);
   for (std::size_t cut = 0; cut < frame.size(); ++cut) {
-    intruders.push_back(intrude(root->id(), std::span(frame).first(cut)));
+    intruders.push_back(intrude(at, std::span(frame).first(cut)));
     auto corrupt = frame;
     corrupt[cut] ^= std::byte{0x55};
-    intruders.push_back(intrude(root->id(), corrupt));
+    intruders.push_back(intrude(at, corrupt));
   }
+  return intruders;
+}
+
+TEST(Bootstrap, StrangersGarbageAndPortScannersDoNotDisturbTheRoot) {
+  const auto root = make_root();
+  auto forged = root->id();
+  forged.secret = {};
+  const auto hello = greeting(bootstrap::Kind::hello, forged, 1, 3).put(std::uint16_t{9}).take();
+  const auto intruders = molest({root->id().host, root->id().port}, hello);
   std::vector<std::jthread> threads;
   for (std::uint32_t rank = 0; rank < 3; ++rank)
     threads.emplace_back([&root, rank] {
@@ -336,6 +361,77 @@ TEST(Bootstrap, StrangersGarbageAndPortScannersDoNotDisturbIt) {
       ASSERT_TRUE(group) << group.error().message();
       EXPECT_TRUE((*group)->barrier(soon()));
     });
+}
+
+TEST(Bootstrap, StrangersDoNotDisturbARankThatWaitsForItsChildren) {
+  const auto root = make_root();
+  std::jthread rank0([&root] {
+    auto group = Bootstrap::join(root->id(), 0, 2, soon());
+    ASSERT_TRUE(group) << group.error().message();
+    EXPECT_TRUE((*group)->barrier(soon()));
+  });
+  std::vector<UniqueFd> intruders;
+  {
+    auto by_hand = register_rank(*root, 1, 2);
+    const auto at = parent_of(by_hand);
+    auto forged = root->id();
+    forged.secret = {};
+    intruders = molest(at, greeting(bootstrap::Kind::child_hello, forged, 1, 2).take());
+    // The secret alone is not enough: nobody's child, another group's size.
+    intruders.push_back(
+        intrude(at, *make_frame(greeting(bootstrap::Kind::child_hello, root->id(), 9, 2).take())));
+    intruders.push_back(
+        intrude(at, *make_frame(greeting(bootstrap::Kind::child_hello, root->id(), 1, 3).take())));
+  }
+  auto group = Bootstrap::join(root->id(), 1, 2, soon());
+  ASSERT_TRUE(group) << group.error().message();
+  EXPECT_TRUE((*group)->barrier(soon()));
+}
+
+/// Rank 1 of 2, by hand, joined and about to misbehave in the first collective.
+void misbehave(const std::function<Bytes(Writer)>& frame, std::string_view cause, ErrorCode code) {
+  const auto root = make_root();
+  std::jthread rank0([&] {
+    auto group = Bootstrap::join(root->id(), 0, 2, soon());
+    ASSERT_TRUE(group) << group.error().message();
+    const auto all = (*group)->allgather({}, soon());
+    ASSERT_FALSE(all);
+    EXPECT_EQ(all.error().code, code);
+    EXPECT_EQ(all.error().peer, "rank 1");
+    EXPECT_THAT(all.error().cause, HasSubstr(cause));
+  });
+  auto registered = register_rank(*root, 1, 2);
+  auto fd = start_connecting(parent_of(registered));
+  ASSERT_TRUE(fd);
+  FrameChannel link(std::move(*fd), 4096);
+  link.queue(greeting(bootstrap::Kind::child_hello, root->id(), 1, 2).bytes());
+  link.queue(Writer().put(bootstrap::Kind::ready).bytes());
+  await(link, bootstrap::Kind::go);
+  Writer header;
+  header.put(bootstrap::Kind::contribution).put(std::uint64_t{1}).put(bootstrap::Operation::allgather);
+  link.queue(frame(std::move(header)));
+  await(link, bootstrap::Kind::abort);  // it is told, too
+}
+
+TEST(Bootstrap, APeerThatSendsNonsenseEndsTheCollectiveAndIsNamed) {
+  misbehave([](Writer w) { return w.put(0U).take(); }, "not its to send", ErrorCode::protocol_error);
+  misbehave([](Writer w) { return w.put(~0U).take(); }, "not its to send", ErrorCode::protocol_error);
+  misbehave([](Writer w) { return w.put(std::uint16_t{1}).take(); }, "not its to send",
+            ErrorCode::protocol_error);
+  misbehave([](Writer w) { return w.put(1U).raw(Bytes((1U << 20U) + 1)).take(); }, "not its to send",
+            ErrorCode::protocol_error);
+  misbehave([](Writer) { return Bytes(3, std::byte{200}); }, "makes no sense", ErrorCode::protocol_error);
+  misbehave([](Writer) { return Bytes(); }, "makes no sense", ErrorCode::protocol_error);
+  misbehave(
+      [](Writer) {
+        return Writer()
+            .put(bootstrap::Kind::entry)
+            .put(std::uint64_t{1})
+            .put(bootstrap::Operation::allgather)
+            .take();
+      },
+      "makes no sense", ErrorCode::protocol_error);
+  misbehave([](Writer) { return Bytes((16U << 20U) + 4096); }, "at most", ErrorCode::protocol_error);
 }
 
 TEST(Bootstrap, ARootThatIsGoneIsAnErrorAtOnce) {
