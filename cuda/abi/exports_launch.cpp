@@ -1,6 +1,9 @@
 // cu*: streams, events, modules, launches.
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "cuda/abi/exports.h"
 
@@ -89,6 +92,13 @@ CENOTE_EXPORT int cuModuleLoadDataEx(Module* module, const void* image, unsigned
 }
 CENOTE_EXPORT int cuModuleLoadFatBinary(Module* module, const void* image) {
   return cuModuleLoadData(module, image);
+}
+CENOTE_EXPORT int cuModuleLoad(Module* module, const char* path) {
+  if (path == nullptr) return kInvalidValue;
+  std::ifstream file(path, std::ios::binary);
+  std::string image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) return static_cast<int>(Status::file_not_found);
+  return forward(&Driver::module_load_data, module, static_cast<const void*>(image.data()), image.size());
 }
 CENOTE_EXPORT int cuModuleUnload(Module module) { return forward(&Driver::module_unload, module); }
 CENOTE_EXPORT int cuModuleGetFunction(Function* function, Module module, const char* name) {

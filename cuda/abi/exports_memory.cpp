@@ -177,7 +177,16 @@ CENOTE_EXPORT int cuMemsetD8_v2(DevicePtr dst, unsigned char value, std::size_t 
 CENOTE_EXPORT int cuMemsetD32_v2(DevicePtr dst, unsigned value, std::size_t count) {
   return cuMemsetD32Async(dst, value, count, nullptr);
 }
-// Unified addressing: the addresses say which way it goes.
+// Unified addressing: the addresses say whose memory it is, so the contexts need not.
+CENOTE_EXPORT int cuMemcpyPeerAsync(DevicePtr dst, Context /*to*/, DevicePtr src, Context /*from*/,
+                                    std::size_t bytes, Stream stream) {
+  return cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+}
+CENOTE_EXPORT int cuMemcpyPeer(DevicePtr dst, Context /*to*/, DevicePtr src, Context /*from*/,
+                               std::size_t bytes) {
+  return cuMemcpyDtoD_v2(dst, src, bytes);
+}
+// Here too they say which way it goes.
 CENOTE_EXPORT int cuMemcpyAsync(DevicePtr dst, DevicePtr src, std::size_t bytes, Stream stream) {
   const bool to_device = on_device(dst);
   const bool from_device = on_device(src);

@@ -13,7 +13,8 @@ ContextState::ContextState(ContextOptions options)
 
 ContextState::~ContextState() { shutdown(); }
 
-std::shared_ptr<StreamQueue> ContextState::add_stream(bool blocking) {
+std::shared_ptr<StreamQueue> ContextState::create_stream(bool blocking) {
+  std::lock_guard lock(streams_mutex_);
   const auto seed = options_.seed * 1000003 + ++stream_count_;
   // Streams that were destroyed and have run dry are joined here, so that their number stays bounded.
   std::erase_if(streams_, [](const auto& stream) {
@@ -24,22 +25,6 @@ std::shared_ptr<StreamQueue> ContextState::add_stream(bool blocking) {
   auto stream = std::make_shared<StreamQueue>(faults_, StreamOptions{blocking, options_.adversarial, seed});
   streams_.push_back(stream);
   if (blocking) blocking_streams_.fetch_add(1, std::memory_order_release);
-  return stream;
-}
-
-std::shared_ptr<StreamQueue> ContextState::create_stream(bool blocking) {
-  std::lock_guard lock(streams_mutex_);
-  return add_stream(blocking);
-}
-
-std::shared_ptr<StreamQueue> ContextState::per_thread() {
-  std::lock_guard lock(streams_mutex_);
-  const auto self = std::this_thread::get_id();
-  for (const auto& [owner, stream] : per_thread_) {
-    if (owner == self) return stream;
-  }
-  auto stream = add_stream(true);
-  per_thread_.emplace_back(self, stream);
   return stream;
 }
 
@@ -105,7 +90,6 @@ void ContextState::shutdown() {
   {
     std::lock_guard lock(streams_mutex_);
     streams.swap(streams_);
-    per_thread_.clear();
   }
   streams.push_back(legacy_);
   for (const auto& stream : streams) stream->close();

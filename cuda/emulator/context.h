@@ -6,8 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "cuda/emulator/address_space.h"
@@ -39,8 +37,6 @@ class ContextState {
   [[nodiscard]] FaultState& faults() { return *faults_; }
 
   [[nodiscard]] const std::shared_ptr<StreamQueue>& legacy() const { return legacy_; }
-  /// The default stream of the calling thread.
-  std::shared_ptr<StreamQueue> per_thread();
   std::shared_ptr<StreamQueue> create_stream(bool blocking);
 
   /// Queues `task` in `stream` after what CUDA says it follows: the legacy default stream and the blocking
@@ -65,7 +61,6 @@ class ContextState {
 
  private:
   std::vector<Mark> busy_streams(bool blocking_only);
-  std::shared_ptr<StreamQueue> add_stream(bool blocking);
 
   const ContextOptions options_;
   const std::shared_ptr<FaultState> faults_;
@@ -76,7 +71,6 @@ class ContextState {
 
   std::mutex streams_mutex_;
   std::vector<std::shared_ptr<StreamQueue>> streams_;  // all but the legacy one, closed ones until they end
-  std::vector<std::pair<std::thread::id, std::shared_ptr<StreamQueue>>> per_thread_;
   std::uint64_t stream_count_ = 0;
 
   std::mutex view_mutex_;

@@ -35,9 +35,22 @@ struct ContextEntry {
   Context handle = nullptr;
 };
 
-/// What a thread keeps for one driver.
+/// What a thread keeps for one driver. Its end closes the thread's default streams; what is in them still
+/// runs.
 struct ThreadState {
+  struct DefaultStream {
+    std::weak_ptr<ContextState> context;
+    std::weak_ptr<StreamQueue> queue;
+  };
+  ThreadState() = default;
+  ~ThreadState();
+  ThreadState(const ThreadState&) = delete;
+  ThreadState& operator=(const ThreadState&) = delete;
+  /// The default stream of this thread in `context`, made at its first use.
+  std::shared_ptr<StreamQueue> default_stream(const std::shared_ptr<ContextState>& context);
+
   std::vector<ContextEntry> contexts;  ///< the current one last
+  std::vector<DefaultStream> default_streams;
   std::string detail;
 };
 

@@ -42,12 +42,30 @@ struct HostFunctionScope {
 
 }  // namespace
 
+ThreadState::~ThreadState() {
+  for (const auto& one : default_streams) {
+    if (auto queue = one.queue.lock()) queue->close();
+  }
+}
+
+std::shared_ptr<StreamQueue> ThreadState::default_stream(const std::shared_ptr<ContextState>& context) {
+  std::erase_if(default_streams,
+                [](const auto& one) { return one.context.expired() || one.queue.expired(); });
+  for (const auto& one : default_streams) {
+    if (one.context.lock() != context) continue;
+    if (auto queue = one.queue.lock()) return queue;
+  }
+  auto queue = context->create_stream(true);
+  default_streams.push_back({context, queue});
+  return queue;
+}
+
 // Whether what `handle` means may be used now; refuse() has said why when not.
 std::optional<StreamState> EmulatedDriver::stream(const Entered& in, Stream handle) const {
   const auto bits = reinterpret_cast<std::uintptr_t>(handle);
   const auto& current = in.thread->contexts.back().state;
   if (bits == 0 || bits == kLegacy) return StreamState{current, current->legacy()};
-  if (bits == kPerThread) return StreamState{current, current->per_thread()};
+  if (bits == kPerThread) return StreamState{current, in.thread->default_stream(current)};
   auto found = state_->streams.get(handle);
   if (found == nullptr) {
     refuse(*in.thread, Status::invalid_handle, "no such stream, or it was destroyed");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 
 #include "cuda/emulator/emulated_driver.h"
@@ -318,6 +319,27 @@ TEST_F(Emulator, TheDestructorEndsWhatIsInFlight) {
   ASSERT_OK(driver->stream_create(&stream, stream_non_blocking));
   ASSERT_OK(driver->stream_wait_value32(stream, gate, 1, wait_eq));
   driver.reset();  // nobody will ever write the 1
+}
+
+TEST_F(Emulator, AThreadsDefaultStreamEndsWithItAndRunsWhatIsInIt) {
+  start();
+  const auto word = allocate(4);
+  const auto threads_now = [] {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+      count += entry.exists() ? 1 : 0;
+    return count;
+  };
+  const auto before = threads_now();
+  for (unsigned i = 1; i <= 100; ++i) {
+    std::thread([&] {
+      driver->ctx_set_current(context);
+      driver->memset_d32_async(word, i, 1, reinterpret_cast<Stream>(2));
+    }).join();
+  }
+  ASSERT_OK(driver->ctx_synchronize());
+  EXPECT_GE(words(word, 1)[0], 1u);
+  EXPECT_TRUE(eventually([&] { return threads_now() <= before + 2; })) << threads_now();
 }
 
 TEST_F(Emulator, CardsAreWhatTheirModelsAre) {

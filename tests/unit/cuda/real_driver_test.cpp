@@ -89,6 +89,42 @@ TEST_F(ProcAddress, AFlagPicksTheStreamPerThread) {
   EXPECT_EQ(find("cuLaunchKernel", 13000, 0), symbol("cuLaunchKernel"));
 }
 
+TEST_F(ProcAddress, EveryEntryIsTheSymbolOfItsName) {
+  struct Entry {
+    const char* symbol;
+    const char* name;
+    int version;
+    bool per_thread;
+  };
+  const Entry entries[] = {
+#define CENOTE_PROC(symbol, name, version, per_thread) {#symbol, name, version, per_thread != 0},
+#include "cuda/abi/procs.def"
+#undef CENOTE_PROC
+  };
+  for (const auto& entry : entries) {
+    ASSERT_NE(symbol(entry.symbol), nullptr) << entry.symbol;
+    const auto flags = entry.per_thread ? abi::proc_per_thread_stream : abi::proc_legacy_stream;
+    EXPECT_EQ(find(entry.name, entry.version, flags), symbol(entry.symbol)) << entry.symbol;
+  }
+}
+
+TEST_F(ProcAddress, EveryFunctionOfTheLoaderIsThere) {
+  struct Entry {
+    const char* symbol;
+    const char* name;
+    int version;
+  };
+  const Entry entries[] = {
+#define CENOTE_CU(member, name, version, symbol, need, arguments) {symbol, name, version},
+#include "cuda/abi/functions.def"
+#undef CENOTE_CU
+  };
+  for (const auto& entry : entries) {
+    EXPECT_EQ(find(entry.name, entry.version), symbol(entry.symbol)) << entry.symbol;
+    EXPECT_NE(symbol(entry.symbol), nullptr) << entry.symbol;
+  }
+}
+
 TEST_F(ProcAddress, MisuseIsRefused) {
   void* found = nullptr;
   EXPECT_EQ(get(nullptr, &found, 13000, 0, nullptr), static_cast<int>(Status::invalid_value));
