@@ -1,0 +1,80 @@
+// A process that is killed is noticed by its peer within a second, spinning or asleep.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/unique_fd.h"
+#include "tests/unit/transports/pair.h"
+
+namespace cenote::transport::test {
+namespace {
+
+class Death : public Conformance {};
+CENOTE_CONFORMANCE(Death);
+
+struct Introduction {
+  std::byte address[256];
+  std::size_t size = 0;
+};
+
+void exchange(int fd, const Transport& transport, Introduction& theirs) {
+  Introduction mine{};
+  mine.size = transport.address().size();
+  std::memcpy(mine.address, transport.address().data(), mine.size);
+  ASSERT_EQ(::send(fd, &mine, sizeof mine, 0), static_cast<ssize_t>(sizeof mine));
+  ASSERT_EQ(::recv(fd, &theirs, sizeof theirs, MSG_WAITALL), static_cast<ssize_t>(sizeof theirs));
+}
+
+/// The victim: connects, gives a signal, then lives on until it is killed.
+[[noreturn]] void live(int fd, const Kind& kind) {
+  const auto transport = make(kind);
+  Introduction theirs{};
+  exchange(fd, *transport, theirs);
+  const auto endpoint =
+      transport->connect(std::span(theirs.address).first(theirs.size), "parent", 0, soon()).value();
+  (void)endpoint->put({}, {}, 0, 0);
+  while (!endpoint->failure()) transport->progress();
+  ::_exit(0);
+}
+
+void kill_and_notice(const Kind& kind, bool asleep) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  UniqueFd here(pair[0]), there(pair[1]);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    here.reset();
+    live(there.get(), kind);
+  }
+  const auto transport = make(kind);
+  Introduction theirs{};
+  exchange(here.get(), *transport, theirs);
+  const auto endpoint =
+      transport->connect(std::span(theirs.address).first(theirs.size), "victim", 0, soon()).value();
+  ASSERT_TRUE(drive({transport.get()}, [&] { return endpoint->signal(0) == 1; }));
+  const auto memory = region(*transport, 64);
+  ::kill(child, SIGKILL);
+  const auto killed = Clock::now();
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  Transport* all[] = {transport.get()};
+  const Deadline deadline = soon();
+  while (!endpoint->failure() && !deadline.passed()) {
+    if (asleep) {
+      (void)wait(all, deadline, nullptr, "notice", 0us);
+    } else {
+      transport->progress();
+    }
+  }
+  ASSERT_TRUE(endpoint->failure());
+  EXPECT_LT(Clock::now() - killed, 1s);
+  EXPECT_EQ(endpoint->failure()->code, ErrorCode::peer_failed) << endpoint->failure()->message();
+  EXPECT_EQ(endpoint->failure()->peer, "victim");
+}
+
+TEST_P(Death, IsNoticedWhileSpinning) { kill_and_notice(GetParam(), false); }
+TEST_P(Death, IsNoticedWhileAsleep) { kill_and_notice(GetParam(), true); }
+
+}  // namespace
+}  // namespace cenote::transport::test
