@@ -26,8 +26,6 @@ EXCEPTIONS = {
     ("process", "runtime/settings.cpp"): "the settings table is the one reader of the environment",
     ("process", "pool/agent/worker_process.cpp"): "hands the environment on to the worker it starts",
     ("process", "pool/cli/child_process.cpp"): "hands the environment on to the program it starts",
-    ("sleep", "tests/multi/collectives/failure_test.cpp"): "the blow falls at some moment; nothing is waited for",
-    ("sleep", "tests/multi/pool/broker_kill_test.cpp"): "the blow falls at a random moment; nothing is waited for",
 }
 
 
@@ -126,13 +124,6 @@ def rule_process(path, text):
             yield number, f"{name}: {match.group(0).strip()}"
 
 
-def rule_sleep(path, text):
-    """A test waits for what it needs, not for a while."""
-    if is_code(path) and room_of(path) == "tests":
-        for number, match in lines_matching(r"\bsleep_(?:for|until)\s*\(|(?<![\w.>:])(?:u|nano)?sleep\s*\(", strip(text)):
-            yield number, match.group(0)
-
-
 def rule_length(path, text):
     if path.endswith(CODE + (".py", ".sh")) and text.count("\n") > MOST_LINES:
         yield MOST_LINES, f"{text.count(chr(10))} lines, at most {MOST_LINES}"
@@ -158,7 +149,6 @@ RULES = {
     "libraries": rule_libraries,
     "light_headers": rule_light_headers,
     "process": rule_process,
-    "sleep": rule_sleep,
     "length": rule_length,
     "paths": rule_paths,
     "portable": rule_portable,

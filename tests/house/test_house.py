@@ -40,8 +40,6 @@ SAMPLES = [
     ("light_headers", "runtime/a.h", '#include <string>\n', []),
     ("process", "runtime/a.cpp", 'auto x = std::getenv("HOME");\nsetenv("A", "b", 1);\nextern char** environ;\n', [1, 2, 3]),
     ("process", "runtime/a.cpp", "if (bad) abort();\nstd::exit(1);\n::_exit(1);\nstd::terminate();\nassert(x);\n", [1, 2, 3, 4, 5]),
-    ("sleep", "tests/unit/a.cpp", "std::this_thread::sleep_for(1ms);\nusleep(5);\nsleep(1);\n", [1, 2, 3]),
-    ("sleep", "tests/unit/a.cpp", "// sleep(1)\nlane.sleep(1);\nwait(condition);\n", []),
     ("process", "pool/a.cpp", "// abort();\nauto s = \"exit(1)\"; /* getenv( */\nauto r = R\"(abort();\nabort();)\";\n", []),
     ("process", "pool/a.cpp", "c->abort();\nworker.exit(1);\nvoid abort(std::string_view why);\nWorker::exit(2);\nread_exit(3);\n", []),
     ("process", "pool/a.cpp", "int separated = 1'000'000; abort();  int more = 2'000;\n", [1]),
