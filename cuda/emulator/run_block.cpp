@@ -106,6 +106,7 @@ bool Machine::out_of_time() {
 // Runs the group's fragments until none is ready, or for one slice. False after a fault.
 bool Machine::run_group(Group& g) {
   bool oldest = false;
+  left_ = slice;
   while (true) {
     Fragment* f = pick(g, oldest);
     if (f == nullptr) return true;
@@ -124,6 +125,7 @@ bool Machine::run_group(Group& g) {
         oldest = false;
         break;
       case Stop::budget:
+        left_ = slice;
         if (out_of_time()) return false;
         if (alone) return true;  // let the other groups of the block have a turn
         oldest = !oldest;

@@ -20,6 +20,8 @@ namespace cenote::cuda::emulator {
 inline constexpr unsigned group_lanes = 256;
 inline constexpr unsigned warp_lanes = 32;
 inline constexpr unsigned barriers_per_block = 16;
+/// Instructions of a group before another fragment has a turn and the cancel flag is looked at.
+inline constexpr unsigned slice = 1u << 14;
 
 // Generic addresses of what is no device memory. Each window is 4 GiB.
 inline constexpr std::uint64_t shared_window = generic_windows;
@@ -163,6 +165,7 @@ class Machine {
   Barrier barriers_[barriers_per_block];
   std::uint64_t clock_ = 0;
   std::uint64_t turns_ = 0;
+  unsigned left_ = slice;  ///< of the slice
   const MemoryRange* last_range_ = nullptr;
   alignas(64) std::uint8_t guarded_[group_lanes] = {};
   alignas(64) std::byte scratch_[group_lanes * 8] = {};

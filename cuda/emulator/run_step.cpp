@@ -123,12 +123,12 @@ Machine::Stop Machine::control(Group& g, Fragment& f, const Inst& i) {
 }
 
 // Runs until the fragment's place relative to the others may have changed: it reached `limit`, where another
-// one stands, split, or spent its slice.
+// one stands, split, or the slice is spent.
 Machine::Stop Machine::run_fragment(Group& g, Fragment& f, std::uint32_t limit) {
-  unsigned left = slice;
   while (true) {
     if (f.pc >= limit) return Stop::reschedule;
-    if (left-- == 0) return Stop::budget;
+    if (left_ == 0) return Stop::budget;
+    --left_;
     const Inst& i = code_.insts[f.pc];
     const std::uint8_t* mask = f.mask;
     unsigned active = f.active;

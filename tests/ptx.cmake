@@ -1,0 +1,10 @@
+cenote_test(ptx_instruction_test
+  SOURCES unit/ptx/instruction_test.cpp
+  USES cenote_ptx)
+cenote_test(ptx_control_test
+  SOURCES unit/ptx/control_test.cpp unit/ptx/fault_test.cpp
+  USES cenote_ptx)
+cenote_test(ptx_kernels_test
+  SOURCES unit/ptx/kernels_test.cpp unit/ptx/hostile_test.cpp unit/ptx/fatbin_test.cpp
+  USES cenote_ptx cenote_kernels cenote_collectives
+  TIMEOUT 300)
