@@ -18,7 +18,7 @@ struct BrokerPolicy {
   std::int64_t grace_ms = 600'000;        ///< how long agents keep leases alive while the broker is silent
   std::int64_t drift_ms = 1'000;          ///< how far two clocks of the pool may differ
   std::int64_t default_ttl_ms = 60'000;
-  std::int64_t max_ttl_ms = 24 * 3'600'000;
+  std::int64_t max_ttl_ms = 86'400'000;
   std::uint32_t snapshot_every = 1'000;  ///< records
 };
 

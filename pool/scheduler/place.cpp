@@ -1,6 +1,7 @@
 #include "pool/scheduler/place.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -156,9 +157,9 @@ Error refusal(const Census& census, const LoadSnapshot& load, const PlacementReq
 
 /// Devices of one agent talk to each other best: agents are taken by how many candidates they have (the
 /// smallest that serves all of the rest, or else the largest), then each agent's devices by score.
-std::vector<Candidate> choose(std::vector<Candidate> candidates, std::size_t wanted) {
+std::vector<Candidate> choose(const std::vector<Candidate>& candidates, std::size_t wanted) {
   std::map<std::string, std::vector<Candidate>> by_agent;
-  for (auto& candidate : candidates) by_agent[candidate.device->agent].push_back(candidate);
+  for (const auto& candidate : candidates) by_agent[candidate.device->agent].push_back(candidate);
   for (auto& [agent, devices] : by_agent) {
     std::stable_sort(devices.begin(), devices.end(), [](const Candidate& a, const Candidate& b) {
       return std::tuple(-a.score, a.utilisation, a.device->spec.ordinal) <
@@ -172,6 +173,7 @@ std::vector<Candidate> choose(std::vector<Candidate> candidates, std::size_t wan
     return sum / static_cast<double>(count);
   };
   std::vector<std::vector<Candidate>*> agents;
+  agents.reserve(by_agent.size());
   for (auto& [agent, devices] : by_agent) agents.push_back(&devices);
   std::vector<Candidate> chosen;
   while (chosen.size() < wanted) {
@@ -209,7 +211,7 @@ std::string reason_for(const std::vector<Candidate>& chosen, std::size_t candida
     }
     text += (listed == 1 ? "" : ", ") + std::to_string(count) + " on " + agent;
   }
-  const auto percent = static_cast<int>(score / static_cast<double>(chosen.size()) * 100 + 0.5);
+  const auto percent = std::lround(score / static_cast<double>(chosen.size()) * 100);
   return text.substr(0, kMaxTextBytes - 32) + " (fit " + std::to_string(percent) + " %)";
 }
 
@@ -217,11 +219,11 @@ std::string reason_for(const std::vector<Candidate>& chosen, std::size_t candida
 
 Result<Placement> place(const State& state, const LoadSnapshot& load, const PlacementRequest& request) {
   Census census;
-  auto candidates = survey(state, load, request, census);
+  const auto candidates = survey(state, load, request, census);
   CENOTE_TRY(check_possible(state, census, request));
   const auto free = candidates.size();
   if (free < request.gpus) return fail(refusal(census, load, request, free));
-  const auto chosen = choose(std::move(candidates), request.gpus);
+  const auto chosen = choose(candidates, request.gpus);
   Placement placement;
   for (const auto& candidate : chosen) {
     placement.shares.push_back({.device = candidate.device->spec.uuid,
