@@ -108,7 +108,9 @@ class CommunicatorImpl final : public Communicator {
                    {options.chunk_bytes, options.chunks_ahead, wire::max_data},
                    options.check,
                    options.operation_timeout,
-                   options.cancel}) {}
+                   options.cancel,
+                   options.ledger,
+                   options.group}) {}
 
   [[nodiscard]] std::uint32_t rank() const override { return rank_; }
   [[nodiscard]] std::uint32_t size() const override { return size_; }

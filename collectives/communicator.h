@@ -22,6 +22,10 @@
 #include "runtime/types.h"
 #include "transports/fabric.h"
 
+namespace cenote {
+class Ledger;
+}
+
 namespace cenote::collectives {
 
 struct CommunicatorOptions {
@@ -36,6 +40,8 @@ struct CommunicatorOptions {
   std::size_t chunk_bytes = 128 * 1024;                    ///< unit of pipelining; a multiple of 64
   std::uint32_t chunks_ahead = 8;                          ///< chunks that may be on their way to one peer
   const CancelFlag* cancel = nullptr;                      ///< ends init and every wait
+  Ledger* ledger = nullptr;                                ///< operations in flight are listed there; outlives this
+  std::uint64_t group = 0;                                 ///< this group's number in the ledger
 };
 
 /// An operation in flight. Movable. Dropping an unfinished one leaves it in flight; its buffers stay in use until

@@ -19,6 +19,25 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
+Ledger::Ticket begin_in(Ledger& ledger, const ExecutorOptions& options, const Call& call,
+                        std::uint64_t sequence) {
+  const auto bytes = call.count * size_of(call.type);
+  const auto begin = [&](LiteralText name) {
+    return ledger.begin(options.group, options.rank, name, sequence, bytes, "started");
+  };
+  switch (call.operation) {
+    case Operation::allreduce:
+      return begin("allreduce");
+    case Operation::allgather:
+      return begin("allgather");
+    case Operation::broadcast:
+      return begin("broadcast");
+    case Operation::barrier:
+      return begin("barrier");
+  }
+  return {};
+}
+
 Place place_of(const MemoryDescription& memory) {
   if (memory.kind == MemoryKind::device) return {nullptr, memory.address, memory.device};
   return {reinterpret_cast<std::byte*>(memory.address), memory.address, {}};
@@ -49,6 +68,7 @@ Executor::~Executor() {
           closing_reason(options_.rank, "its communicator was destroyed with operations in flight"));
     }
   }
+  for (auto& operation : active_) end_in_ledger(*operation);
   links_.clear();
 }
 
@@ -107,6 +127,12 @@ void Executor::prepare(ActiveOperation& operation, const Call& call, std::shared
     operation.place(Buffer::output) = place_of(call.output);
   }
   operation.kept = std::move(kept);
+  if (options_.ledger != nullptr)
+    operation.ticket = begin_in(*options_.ledger, options_, call, operation.sequence);
+}
+
+void Executor::end_in_ledger(ActiveOperation& operation) {
+  if (options_.ledger != nullptr) options_.ledger->end(std::exchange(operation.ticket, {}));
 }
 
 Result<Executor::LinkState*> Executor::link_to(std::uint32_t rank, Deadline deadline) {
@@ -182,6 +208,7 @@ void Executor::retire() {
       continue;
     }
     (*it)->places = {};
+    end_in_ledger(**it);
     idle_.push_back(std::move(*it));
     it = active_.erase(it);
   }

@@ -33,6 +33,8 @@ struct ExecutorOptions {
   bool check = true;  ///< every operation's first chunk on a link carries what the sender believes it is
   Clock::duration timeout = std::chrono::seconds(30);
   const CancelFlag* cancel = nullptr;
+  Ledger* ledger = nullptr;
+  std::uint64_t group = 0;
 };
 
 class Executor {
@@ -93,6 +95,7 @@ class Executor {
   [[nodiscard]] ActiveOperation* find(std::uint64_t sequence);
   Result<void> check_abort();
   void retire();
+  void end_in_ledger(ActiveOperation& operation);
 
   // progress.cpp: moving chunks
   Result<bool> progress();
@@ -115,6 +118,7 @@ class Executor {
   Result<void> on_idle(ActiveOperation& operation, std::optional<Deadline> sleep_until);
   Result<void> compare_notes();
   void tell_stalled();
+  void note_in_ledger();
   [[nodiscard]] Blocked blocked() const;
   [[nodiscard]] std::uint32_t culprit(const Blocked& blocked) const;
   [[nodiscard]] Clock::duration tick() const;

@@ -10,6 +10,7 @@
 #include "collectives/reduce/reduce.h"
 #include "collectives/wire.h"
 #include "runtime/deadline.h"
+#include "runtime/ledger.h"
 #include "runtime/memory.h"
 
 namespace cenote::collectives {
@@ -62,6 +63,7 @@ struct ActiveOperation {
   Deadline deadline = Deadline::never();
   Clock::time_point started{};
   Bytes scratch;
+  Ledger::Ticket ticket{};
   std::int32_t token[2] = {0, 0};  ///< a barrier's input and output
 
   [[nodiscard]] const Plan& plan() const { return kept->plan; }

@@ -68,6 +68,7 @@ Result<void> Executor::on_idle(ActiveOperation& operation, std::optional<Deadlin
     last_told_ = now;
   }
   if (!sleep_until) return {};
+  if (options_.ledger != nullptr) note_in_ledger();
   const auto wake = std::min(sleep_until->when(), now + tick());
   auto woken = fabric_->wait(Deadline::at(wake), options_.cancel, wire::text(operation.header));
   if (woken || woken.error().code == ErrorCode::deadline_exceeded ||
@@ -138,6 +139,27 @@ void Executor::tell_stalled() {
   }
 }
 
+void Executor::note_in_ledger() {
+  const auto on = blocked();
+  if (on.on == nullptr) return;
+  const auto ticket = on.operation->ticket;
+  const auto rank = on.on->link->rank();
+  switch (on.operation->plan().instances[on.instance].kind) {
+    case StepKind::send:
+      options_.ledger->stage(ticket, "send", rank);
+      break;
+    case StepKind::receive:
+      options_.ledger->stage(ticket, "receive", rank);
+      break;
+    case StepKind::reduce:
+      options_.ledger->stage(ticket, "reduce", rank);
+      break;
+    case StepKind::copy:
+    case StepKind::finish:
+      break;
+  }
+}
+
 Error Executor::deadline_error(const ActiveOperation& operation, Clock::duration waited) const {
   const auto on = blocked();
   Error error{
@@ -188,6 +210,7 @@ tl::unexpected<Error> Executor::break_with(Error error) {
   const auto reason = named_culprit(error.cause) ? std::string(innermost(error.cause).substr(0, reason_bytes))
                                                  : closing_reason(origin, error.cause);
   broken_ = std::move(error);
+  for (auto& operation : active_) end_in_ledger(*operation);
   for (auto& [rank, state] : links_) state->link->close(reason);
   (void)fabric_->progress();  // the farewell is on its way before anybody tears this down
   return fail(*broken_);

@@ -1,7 +1,7 @@
 cenote_test(collectives_schedule_test
   SOURCES unit/collectives/schedule_test.cpp unit/collectives/verifier_test.cpp unit/collectives/mutation_test.cpp
-    unit/collectives/reduction_order_test.cpp
-  USES cenote_collectives)
+    unit/collectives/reduction_order_test.cpp unit/collectives/documentation_test.cpp
+  USES cenote_collectives fmt::fmt)
 cenote_test(collectives_reduce_test
   SOURCES unit/collectives/reduce_test.cpp
   USES cenote_collectives)

@@ -41,7 +41,7 @@ constexpr std::array algorithms{
     Algorithm{"ring", Operation::allreduce, ring_allreduce, "2 (N - 1)", "2 (N - 1) n / N",
               [](N n) { return 2 * (std::uint64_t{n} - 1); }, [](N n) { return 2 * (std::uint64_t{n} - 1); }},
     Algorithm{"recursive_doubling", Operation::allgather, recursive_doubling_allgather, "L + 2F",
-              "(N - 1) n; where F = 1, less than 2 N n", [](N n) { return log2_floor(n) + 2 * folded(n); },
+              "(N - 1) n; where F = 1, less than 3 N n", [](N n) { return log2_floor(n) + 2 * folded(n); },
               doubling_allgather_blocks},
     Algorithm{"ring", Operation::allgather, ring_allgather, "N - 1", "(N - 1) n",
               [](N n) { return std::uint64_t{n} - 1; }, [](N n) { return std::uint64_t{n} - 1; }},

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/ledger.h"
 #include "tests/multi/collectives/ranks.h"
 #include "tests/unit/collectives/reference.h"
 
@@ -219,6 +220,35 @@ TEST(Communicator, TellsHowEachPeerIsReachedAndHowMuchWentThere) {
     }
     ASSERT_TRUE(finish(communicator, communicator.barrier()).has_value());
   });
+}
+
+TEST(Communicator, ListsWhatIsInFlightInTheLedgerWithTheRankItWaitsFor) {
+  Ledger ledger;
+  auto all = std::vector{options_for(Mode::shm, 0, 2), options_for(Mode::shm, 1, 2)};
+  all[0].ledger = &ledger;
+  all[0].group = 7;
+  std::atomic<bool> seen{false};
+  on_threads(
+      all,
+      [&](Communicator& communicator) {
+        if (communicator.rank() == 0) {
+          auto done = finish(communicator, communicator.barrier());
+          EXPECT_TRUE(done.has_value()) << done.error().message();
+          EXPECT_TRUE(ledger.snapshot().empty());
+          return;
+        }
+        // Rank 0 waits until this rank has seen it wait.
+        const auto limit = Deadline::in(std::chrono::seconds(30));
+        while (!seen && !limit.passed()) {
+          for (const auto& row : ledger.snapshot()) {
+            if (row.waits_for == 1 && row.operation == "barrier" && row.group == 7 && row.rank == 0)
+              seen = true;
+          }
+        }
+        EXPECT_TRUE(finish(communicator, communicator.barrier()).has_value());
+      },
+      [](std::uint32_t, const Error& error) { ADD_FAILURE() << error.message(); });
+  EXPECT_TRUE(seen);
 }
 
 TEST(Communicator, RefusesRanksThatDisagreeAboutAnOption) {
