@@ -18,3 +18,49 @@ cenote_room(client
   SOURCES client/pool_client.cpp client/lease.cpp client/lease_file.cpp client/identity.cpp
   USES cenote_remote cenote_pool_proto cenote_pool_core cenote_transports cenote_runtime nlohmann_json::nlohmann_json
        fmt::fmt)
+
+# Everything of the command but main(): tests use parts of it.
+cenote_room(cli
+  SOURCES
+    cli/cli.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
+    cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
+    cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp
+    cli/cmd_lease.cpp cli/cmd_release.cpp cli/cmd_leases.cpp cli/cmd_top.cpp
+    cli/cmd_doctor.cpp cli/cmd_config.cpp cli/cmd_version.cpp cli/cmd_completion.cpp cli/cmd_demo.cpp
+  USES cenote_agent cenote_client cenote_broker cenote_collectives cenote_kernels CLI11::CLI11)
+target_compile_definitions(cenote_cli PRIVATE
+  CENOTE_VERSION="${PROJECT_VERSION}" CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+add_executable(cenote cli/main.cpp)
+target_link_libraries(cenote PRIVATE cenote_cli)
+
+if(NOT TARGET cenote_remote OR NOT TARGET cenote_cuda OR NOT TARGET cenote_transports)
+  return()
+endif()
+
+# libcenote-pool.so. gRPC, protobuf and their helpers come in as archives and stay invisible: a process may hold
+# another copy of them. So the archives are named here instead of following the targets' own (shared) libraries.
+pkg_check_modules(grpc_static REQUIRED grpc++)
+add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
+set(pool_archives
+  cenote_client cenote_remote cenote_pool_proto cenote_pool_generated cenote_pool_core cenote_cuda cenote_ptx cenote_collectives
+  cenote_transports cenote_runtime)
+set(static_libraries "")
+foreach(library protobuf ${grpc_static_STATIC_LIBRARIES})
+  if(library MATCHES "^(protobuf|grpc|address_sorting|re2|upb|cares|gpr|absl_)")
+    list(APPEND static_libraries -l:lib${library}.a)
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES static_libraries)
+set(archive_files "")
+foreach(archive ${pool_archives})
+  list(APPEND archive_files $<TARGET_FILE:${archive}>)
+endforeach()
+add_dependencies(cenote_pool_shared ${pool_archives})
+target_link_libraries(cenote_pool_shared PRIVATE
+  cenote_options -Wl,--start-group ${archive_files} ${static_libraries} -Wl,--end-group
+  OpenSSL::SSL OpenSSL::Crypto SQLite::SQLite3 PkgConfig::hwloc PkgConfig::zstd PkgConfig::tomlplusplus spdlog::spdlog
+  fmt::fmt -lz -latomic)
+target_link_options(cenote_pool_shared PRIVATE
+  -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
+set_target_properties(cenote_pool_shared PROPERTIES OUTPUT_NAME cenote-pool
+  SOVERSION ${PROJECT_VERSION_MAJOR} VERSION ${PROJECT_VERSION} LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)

@@ -4,3 +4,13 @@ cenote_test(agent_core_test
           unit/agent/worker_wire_test.cpp unit/agent/device_lock_test.cpp
   USES cenote_agent_core)
 cenote_test(worker_process_test SOURCES multi/agent/worker_process_test.cpp USES cenote_agent_core LABELS multi)
+
+if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
+  set(cluster multi/agent/cluster.cpp)
+  cenote_test(cli_test SOURCES multi/agent/cli_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
+  cenote_test(refusal_test SOURCES multi/agent/refusal_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
+  cenote_test(kill_test SOURCES multi/agent/kill_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 600)
+  foreach(test cli_test refusal_test kill_test)
+    add_dependencies(${test} cenote)
+  endforeach()
+endif()

@@ -29,7 +29,7 @@ std::vector<std::string> names_in(const fs::path& dir, tls::Role role) {
 
 }  // namespace
 
-Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role role, const std::string& name) {
+Result<tls::Files> find_certificate(const Settings& settings, tls::Role role, const std::string& name) {
   const auto& text = settings.text("tls.dir");
   const auto stage = fmt::format("load the certificate of this {}", tls::to_string(role));
   if (text.empty()) {
@@ -39,11 +39,11 @@ Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role ro
   const fs::path dir(text);
   std::error_code ignored;
   if (name.empty() && fs::exists(dir / "cert.pem", ignored)) {
-    return tls::load_as({dir / "ca.pem", dir / "cert.pem", dir / "key.pem"}, role);
+    return tls::Files{dir / "ca.pem", dir / "cert.pem", dir / "key.pem"};
   }
-  if (!name.empty()) return tls::load_as(tls::files_of(dir, name, role), role);
+  if (!name.empty()) return tls::files_of(dir, name, role);
   const auto names = names_in(dir, role);
-  if (names.size() == 1) return tls::load_as(tls::files_of(dir, names.front(), role), role);
+  if (names.size() == 1) return tls::files_of(dir, names.front(), role);
   if (names.empty()) {
     return fail(
         Error{ErrorCode::not_found, stage,
@@ -54,6 +54,11 @@ Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role ro
                     fmt::format("{} holds the certificates of {} {}s: {}", text, names.size(),
                                 tls::to_string(role), fmt::join(names, ", "))}
                   .fix("keep one, or copy it to cert.pem and key.pem"));
+}
+
+Result<tls::Credentials> load_credentials(const Settings& settings, tls::Role role, const std::string& name) {
+  CENOTE_ASSIGN(const auto files, find_certificate(settings, role, name));
+  return tls::load_as(files, role);
 }
 
 }  // namespace cenote::pool::client

@@ -63,10 +63,10 @@ class HeldLease final : public Lease {
     return workers;
   }
 
-  Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline) override {
+  Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline, const CancelFlag* cancel) override {
     CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options_.fabric));
     CENOTE_ASSIGN(auto workers, open_workers(fabric->address(), deadline));
-    return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline);
+    return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline, cancel);
   }
 
   Result<void> release(Deadline deadline) override {

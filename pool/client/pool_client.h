@@ -78,8 +78,10 @@ class Lease {
   /// A session with each agent of the lease, for the holder of that fabric; ends an earlier session.
   virtual Result<std::vector<remote::WorkerAddress>> open_workers(
       std::span<const std::byte> client_fabric_address, Deadline deadline) = 0;
-  /// The leased GPUs as a driver: device i is info().devices[i].
-  virtual Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline) = 0;
+  /// The leased GPUs as a driver: device i is info().devices[i]. `cancel` outlives the driver: see
+  /// RemoteDriver.
+  virtual Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline,
+                                                             const CancelFlag* cancel = nullptr) = 0;
   virtual Result<void> release(Deadline deadline) = 0;
   /// Called once, from the lease's thread, when the lease is lost.
   virtual void on_loss(std::function<void(const Error&)> tell) = 0;

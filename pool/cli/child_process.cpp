@@ -1,0 +1,148 @@
+#include "pool/cli/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+extern char** environ;
+
+namespace cenote::pool::cli {
+
+namespace {
+
+constexpr int kPassedFd = 3;
+
+// environ with `more` in place of what had the same names.
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& more) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    if (!more.contains(text.substr(0, text.find('=')))) merged.push_back(text);
+  }
+  for (const auto& [name, value] : more) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (auto& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+// The three lists that posix_spawn wants, freed together.
+struct SpawnPlan {
+  posix_spawn_file_actions_t files{};
+  posix_spawnattr_t attributes{};
+
+  explicit SpawnPlan(const ChildOptions& options) {
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    if (options.output >= 0) posix_spawn_file_actions_adddup2(&files, options.output, STDOUT_FILENO);
+    if (options.error >= 0) posix_spawn_file_actions_adddup2(&files, options.error, STDERR_FILENO);
+    if (options.pass >= 0) posix_spawn_file_actions_adddup2(&files, options.pass, kPassedFd);
+    if (options.own_group) posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addclosefrom_np(&files, options.pass >= 0 ? kPassedFd + 1 : kPassedFd);
+    // The child gets the signals that Interrupt has blocked here, with their default actions.
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    const int group = options.own_group ? POSIX_SPAWN_SETPGROUP : 0;
+    posix_spawnattr_setflags(&attributes,
+                             static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
+  }
+  ~SpawnPlan() {
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+};
+
+}  // namespace
+
+Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
+  auto words = options.command;
+  auto variables = merged_environment(options.environment);
+  const auto argv = pointers(words);
+  const auto envp = pointers(variables);
+  const SpawnPlan plan(options);
+  ChildProcess child;
+  const int error =
+      ::posix_spawnp(&child.pid_, argv[0], &plan.files, &plan.attributes, argv.data(), envp.data());
+  if (error != 0) {
+    child.pid_ = -1;
+    auto failure = system_error("start " + options.command.front(), error);
+    if (error == ENOENT) failure.code = ErrorCode::not_found;
+    return fail(std::move(failure));
+  }
+  child.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
+  if (!child.pidfd_) return fail(system_error("watch " + options.command.front(), errno));
+  return child;
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)), status_(other.status_) {}
+
+ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
+  if (this != &other) {
+    end(Clock::duration::zero());
+    pid_ = std::exchange(other.pid_, -1);
+    pidfd_ = std::move(other.pidfd_);
+    status_ = other.status_;
+  }
+  return *this;
+}
+
+ChildProcess::~ChildProcess() { end(Clock::duration::zero()); }
+
+bool ChildProcess::running() { return pid_ > 0 && !wait(Deadline::in(Clock::duration::zero())); }
+
+void ChildProcess::signal(int number) const {
+  // Not yet reaped, so the number is still this child's.
+  if (pid_ > 0 && !status_) ::kill(pid_, number);
+}
+
+std::optional<int> ChildProcess::wait(Deadline deadline) {
+  while (pid_ > 0 && !status_) {
+    int status = 0;
+    const auto reaped = ::waitpid(pid_, &status, WNOHANG);
+    if (reaped == pid_) {
+      status_ = status;
+    } else if (reaped < 0 && errno != EINTR) {
+      status_ = 0;  // somebody else reaped it; nothing more can be known
+    } else if (deadline.passed()) {
+      break;
+    } else {
+      pollfd ended{pidfd_.get(), POLLIN, 0};
+      ::poll(&ended, pidfd_ ? 1 : 0, pidfd_ ? deadline.poll_ms() : 1);
+    }
+  }
+  return status_;
+}
+
+void ChildProcess::end(Clock::duration grace) {
+  if (pid_ <= 0 || status_) return;
+  if (grace > Clock::duration::zero()) {
+    signal(SIGTERM);
+    if (wait(Deadline::in(grace))) return;
+  }
+  signal(SIGKILL);
+  wait(Deadline::never());  // the kernel ends it: no peer is waited for
+}
+
+int ChildProcess::exit_code(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace cenote::pool::cli

@@ -1,0 +1,55 @@
+// ChildProcess: a program started and, whatever happens, ended and reaped.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/deadline.h"
+#include "runtime/result.h"
+#include "runtime/unique_fd.h"
+
+namespace cenote::pool::cli {
+
+struct ChildOptions {
+  std::vector<std::string> command;                  ///< program (looked up in PATH) and arguments
+  std::map<std::string, std::string> environment{};  ///< added to that of this process
+  bool own_group = true;                             ///< a Ctrl-C at the terminal does not reach it
+  int output = -1;                                   ///< its standard output; -1 = this process's
+  int error = -1;                                    ///< its standard error; -1 = this process's
+  int pass = -1;                                     ///< a descriptor that it finds as number 3; -1 = none
+};
+
+/// Movable; not thread-safe. The destructor kills (SIGKILL) and reaps what still runs.
+class ChildProcess {
+ public:
+  /// Errors: not_found (no such program), system_error.
+  static Result<ChildProcess> start(const ChildOptions& options);
+  ChildProcess() = default;
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Readable once the process has ended.
+  [[nodiscard]] int fd() const { return pidfd_.get(); }
+  [[nodiscard]] bool running();
+  void signal(int number) const;
+  /// The wait status (waitpid), or nullopt when it still runs at the deadline.
+  std::optional<int> wait(Deadline deadline);
+  /// SIGTERM, then after `grace` SIGKILL; reaps it.
+  void end(Clock::duration grace);
+
+  /// A shell's way to say how it ended: the exit code, or 128 + signal.
+  static int exit_code(int status);
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+  std::optional<int> status_;
+};
+
+}  // namespace cenote::pool::cli

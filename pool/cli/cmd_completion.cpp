@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "pool/cli/cli.h"
+
+namespace cenote::pool::cli {
+
+namespace {
+
+// Long options of a command, for the completer: taken from the parser, so that the two cannot disagree.
+std::string options_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string bash(const CLI::App& app) {
+  std::vector<std::string> commands;
+  std::string cases;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_group().empty()) continue;
+    commands.push_back(command->get_name());
+    cases += fmt::format("    {}) words='{}' ;;\n", command->get_name(), options_of(*command));
+  }
+  return fmt::format(
+      "# bash completion of cenote: source <(cenote completion bash)\n"
+      "_cenote() {{\n"
+      "  local word=${{COMP_WORDS[COMP_CWORD]}} command='' words='' i\n"
+      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+      "    case ${{COMP_WORDS[i]}} in\n"
+      "      {}) command=${{COMP_WORDS[i]}}; break ;;\n"
+      "    esac\n"
+      "  done\n"
+      "  case $command in\n"
+      "    '') words='{} {}' ;;\n"
+      "{}"
+      "  esac\n"
+      "  if [[ $word == -* || -z $command ]]; then\n"
+      "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+      "  else\n"
+      "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
+      "  fi\n"
+      "}}\n"
+      "complete -F _cenote cenote\n",
+      fmt::join(commands, "|"), fmt::join(commands, " "), options_of(app), cases);
+}
+
+}  // namespace
+
+void add_completion(CLI::App& app, Cli& cli) {
+  auto* command = app.add_subcommand("completion", "Print a completion script for the shell");
+  auto shell = std::make_shared<std::string>("bash");
+  command->add_option("shell", *shell, "which shell")->capture_default_str()->check(CLI::IsMember({"bash"}));
+  command->footer("Example:\n  source <(cenote completion bash)");
+  command->callback([&app, &cli] {
+    cli.command = "completion";
+    cli.run = [&app]() -> Result<int> {
+      CENOTE_TRY(print(bash(app)));
+      return exit_ok;
+    };
+  });
+}
+
+}  // namespace cenote::pool::cli

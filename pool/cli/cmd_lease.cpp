@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+
+#include "pool/cli/child_process.h"
+#include "pool/cli/cli.h"
+#include "pool/cli/interrupt.h"
+#include "pool/cli/output.h"
+#include "pool/client/lease_file.h"
+#include "pool/client/pool_client.h"
+
+namespace cenote::pool::cli {
+
+namespace {
+
+struct Options {
+  std::uint32_t gpus = 1;
+  std::string model, memory, ttl, note;
+  double timeout = 10.0;
+  bool detach = false, json = false;
+  std::vector<std::string> command;
+};
+
+Result<LeaseSpec> read_spec(const Options& options) {
+  LeaseSpec spec;
+  spec.gpus = options.gpus;
+  spec.model = options.model;
+  spec.note = options.note;
+  if (!options.memory.empty()) {
+    CENOTE_ASSIGN(spec.memory_bytes, parse_size(options.memory));
+  }
+  if (!options.ttl.empty()) {
+    CENOTE_ASSIGN(spec.ttl, parse_duration(options.ttl));
+  }
+  return spec;
+}
+
+// The lease file in memory, for CMD and its children: nothing is left behind, and only this user can open it.
+Result<UniqueFd> lease_in_memory(const LeaseFile& file) {
+  UniqueFd fd(::memfd_create("cenote-lease", MFD_CLOEXEC));
+  if (!fd) return fail(system_error("make the lease file for the command", errno));
+  const auto text = encode_lease_file(file);
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return fail(system_error("write the lease file for the command", errno));
+  }
+  return fd;
+}
+
+// Until the command ends; a signal to us is passed on to it, and the loss of the lease ends it.
+Result<int> run_command(Lease& lease, Interrupt& interrupt, const std::vector<std::string>& command) {
+  CENOTE_ASSIGN(const auto file, lease_in_memory(lease.file()));
+  ChildOptions options;
+  options.command = command;
+  options.own_group = false;
+  options.environment[Settings::environment_name("client.lease_file")] =
+      fmt::format("/proc/{}/fd/{}", ::getpid(), file.get());
+  CENOTE_ASSIGN(auto child, ChildProcess::start(options));
+  pollfd fds[2] = {{child.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};
+  while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
+  }
+  if (child.running()) {
+    child.signal(lease.lost() ? SIGTERM : interrupt.signal());
+    if (!child.wait(Deadline::in(std::chrono::seconds(10)))) child.end(std::chrono::seconds(1));
+  }
+  if (const auto lost = lease.lost()) return fail(*lost);
+  return ChildProcess::exit_code(child.wait(Deadline::never()).value_or(0));
+}
+
+Result<int> hold(Lease& lease, Interrupt& interrupt) {
+  static_cast<void>(interrupt.wait(Deadline::never()));
+  if (const auto lost = lease.lost()) return fail(*lost);
+  return exit_ok;
+}
+
+Result<void> announce(const Lease& lease, const Options& options, Clock::duration took) {
+  const auto info = lease.info();
+  if (options.json) return print(lease_json(info));
+  const auto ms = std::chrono::duration<double, std::milli>(took).count();
+  return print(fmt::format("lease {}: {} GPUs, granted in {:.1f} ms{}{}\n{}", info.id, info.devices.size(),
+                           ms, lease.reason().empty() ? "" : ": ", lease.reason(), device_table(info)));
+}
+
+Result<int> lease_command(const Cli& cli, const Options& options) {
+  CENOTE_ASSIGN(const auto interrupt, Interrupt::create());
+  CENOTE_ASSIGN(const auto spec, read_spec(options));
+  CENOTE_ASSIGN(const auto settings, cli.settings());
+  CENOTE_ASSIGN(const auto client, make_client(settings));
+  const auto begun = Clock::now();
+  const auto span =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout));
+  CENOTE_ASSIGN(const auto lease, client->lease(spec, Deadline::in(span), &interrupt->flag()));
+  const auto took = Clock::now() - begun;
+  if (options.detach) {
+    // Nobody renews it from here on: it lives for its ttl, or until `cenote release`.
+    CENOTE_TRY(print(encode_lease_file(lease->file())));
+    return exit_ok;
+  }
+  lease->on_loss([&](const Error&) { interrupt->raise(); });
+  Result<int> result = exit_ok;
+  if (options.command.empty()) {
+    const auto announced = announce(*lease, options, took);
+    result = announced ? hold(*lease, *interrupt) : Result<int>(fail(announced.error()));
+  } else {
+    result = run_command(*lease, *interrupt, options.command);
+  }
+  if (!lease->lost()) {
+    const auto released = lease->release(Deadline::in(std::chrono::seconds(5)));
+    if (!released && result) return fail(released.error());
+  }
+  return result;
+}
+
+}  // namespace
+
+void add_lease(CLI::App& app, Cli& cli) {
+  auto* command =
+      app.add_subcommand("lease", "Lease GPUs, and hold them until Ctrl-C or while a command runs");
+  auto options = std::make_shared<Options>();
+  command->add_option("--gpus", options->gpus, "how many")
+      ->capture_default_str()
+      ->check(CLI::Range(1U, 1U << 20));
+  command->add_option("--model", options->model, "only this model (default: any)");
+  command->add_option("--mem", options->memory, "memory of each, as in 40GiB (default: whole devices)");
+  command->add_option("--ttl", options->ttl,
+                      "how long it lives without renewal, as in 30s (default: the broker's)");
+  command->add_option("--note", options->note, "shown in listings");
+  command->add_option("--timeout", options->timeout, "seconds to wait for the broker")->capture_default_str();
+  command->add_flag("--detach", options->detach, "print a lease file and end; the lease lives for its ttl");
+  command->add_flag("--json", options->json, "print the lease as JSON");
+  command->add_option("command", options->command,
+                      "after --: hold the lease while this runs, end with its exit code");
+  command->footer(
+      "A command finds its lease file by the setting client.lease_file (CENOTE_CLIENT_LEASE_FILE).\n"
+      "Examples:\n"
+      "  cenote lease --gpus 4 --model H200 --mem 40GiB\n"
+      "  cenote lease --gpus 2 --note 'night run' -- python3 train.py --epochs 9\n"
+      "  umask 077; cenote lease --gpus 1 --ttl 8h --detach > lease.json");
+  command->callback([&cli, options] {
+    cli.command = "lease";
+    cli.run = [&cli, options] { return lease_command(cli, *options); };
+  });
+}
+
+}  // namespace cenote::pool::cli

@@ -1,0 +1,29 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "pool/cli/cli.h"
+#include "pool/cli/version.h"
+
+namespace cenote::pool::cli {
+
+void add_version(CLI::App& app, Cli& cli) {
+  auto* command = app.add_subcommand("version", "Print the version");
+  auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "print JSON");
+  command->callback([&cli, as_json] {
+    cli.command = "version";
+    cli.run = [as_json]() -> Result<int> {
+      if (*as_json) {
+        const nlohmann::json out = {{"version", kVersion}, {"compiler", kCompiler}};
+        CENOTE_TRY(print(out.dump(2) + "\n"));
+      } else {
+        CENOTE_TRY(print(fmt::format("cenote {} ({})\n", kVersion, kCompiler)));
+      }
+      return exit_ok;
+    };
+  });
+}
+
+}  // namespace cenote::pool::cli

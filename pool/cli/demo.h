@@ -1,0 +1,47 @@
+// The demo: a pool of broker and agents on this machine, four leased GPUs, a small network trained on them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/cli/demo_train.h"
+#include "pool/cli/interrupt.h"
+#include "pool/remote/client_driver.h"
+#include "runtime/result.h"
+
+namespace cenote::pool::cli {
+
+struct DemoOptions {
+  std::uint32_t epochs = 30;
+  std::uint32_t hidden = 64;
+  std::string transports = "shm,tcp";
+  std::string data;   ///< "" = the copy that comes with the program
+  std::string json;   ///< file for the figures; "" = none
+  bool keep = false;  ///< logs and store stay
+};
+
+/// What the demo measured.
+struct DemoFigures {
+  double test_accuracy = 0, single_gpu_accuracy = 0;
+  bool weights_bit_equal = false;
+  double grant_ms = 0;
+  double launches_per_second = 0;
+  std::uint64_t exchanged_bytes = 0;     ///< between the workers, while training
+  std::uint64_t client_bytes = 0;        ///< sent by the client while training
+  std::uint64_t client_setup_bytes = 0;  ///< before: module, data, initial weights
+  std::uint64_t gradient_bytes = 0;      ///< of one step on one GPU
+  std::uint64_t steps = 0;
+  double bus_bandwidth_gbps = 0;  ///< of a large allreduce, gigabytes a second
+  double training_seconds = 0, seconds = 0;
+  std::vector<std::string> client_transports;  ///< to each worker
+  std::vector<remote::PairStats> pairs;
+};
+
+/// Runs it and prints as it goes. Leaves no process and no folder behind, whatever happens.
+Result<DemoFigures> run_demo(const DemoOptions& options, Interrupt& interrupt);
+
+std::string figures_text(const DemoFigures& figures);
+std::string figures_json(const DemoFigures& figures);
+
+}  // namespace cenote::pool::cli

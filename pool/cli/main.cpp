@@ -1,0 +1,82 @@
+// cenote: the command.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+
+#include "pool/cli/cli.h"
+
+namespace cenote::pool::cli {
+namespace {
+
+// What starts processes of its own (the demo, tests) has them die with it, however it ends.
+Result<void> die_with(int parent) {
+  if (parent == 0) return {};
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    return fail(system_error("tie this process to its parent", errno));
+  if (::getppid() != parent) return fail(ErrorCode::peer_failed, "start", "the parent process is gone");
+  return {};
+}
+
+void add_globals(CLI::App& app, Globals& globals, int& parent) {
+  app.add_option("--config", globals.config_file, "settings file (TOML)");
+  app.add_option("--set", globals.overrides, "a setting, as NAME=VALUE; beats environment and file")
+      ->allow_extra_args(false);
+  app.add_option("--log-level", globals.log_level, "error, warn, info, debug or trace");
+  app.add_option("--die-with", parent, "end with this parent process")->group("");
+}
+
+void add_commands(CLI::App& app, Cli& cli) {
+  for (const auto add : {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_doctor,
+                         add_config, add_demo, add_version, add_completion, add_worker, add_guard}) {
+    add(app, cli);
+  }
+}
+
+// CLI11 reports wrong usage by throwing; nothing of it leaves this function. nullopt = go on.
+std::optional<int> parse(CLI::App& app, Cli& cli, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::CallForHelp&) {
+    return print(app.help()) ? exit_ok : exit_failed;
+  } catch (const CLI::ParseError& error) {
+    const auto& used = app.get_subcommands();
+    cli.command = used.empty() ? "" : used.front()->get_name();
+    const auto help =
+        cli.command.empty() ? std::string("cenote --help") : "cenote " + cli.command + " --help";
+    print_error(cli.command,
+                Error{ErrorCode::invalid_argument, "read command line", error.what()}.fix("see: " + help));
+    return exit_usage;
+  }
+}
+
+int run(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);
+  Cli cli;
+  int parent = 0;
+  CLI::App app("One pool out of the GPUs of many machines.", "cenote");
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  add_globals(app, cli.globals, parent);
+  add_commands(app, cli);
+  app.footer(
+      "Exit codes: 0 done, 1 failed (one line says why, the next what to do), 2 wrong usage.\n"
+      "Start here: cenote demo");
+  if (const auto code = parse(app, cli, argc, argv)) return *code;
+  if (const auto tied = die_with(parent); !tied) {
+    print_error(cli.command, tied.error());
+    return exit_failed;
+  }
+  const auto result = cli.run();
+  if (result) return *result;
+  print_error(cli.command, result.error());
+  return exit_failed;
+}
+
+}  // namespace
+}  // namespace cenote::pool::cli
+
+int main(int argc, char** argv) { return cenote::pool::cli::run(argc, argv); }
