@@ -6,12 +6,12 @@ cenote_room(session
 
 set(dropin_folder ${CMAKE_BINARY_DIR}/lib/dropin)
 
-add_library(cenote_dropin_cuda SHARED dropin/libcuda/supplier.cpp)
-target_link_libraries(cenote_dropin_cuda PRIVATE cenote_session $<LINK_LIBRARY:WHOLE_ARCHIVE,cenote_cuda_abi>)
+add_library(cenote_dropin_cuda SHARED dropin/libcuda/supplier.cpp $<TARGET_OBJECTS:cenote_cuda_abi>)
+target_link_libraries(cenote_dropin_cuda PRIVATE cenote_session)
 set_target_properties(cenote_dropin_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 VERSION 1
   LIBRARY_OUTPUT_DIRECTORY ${dropin_folder})
 target_link_options(cenote_dropin_cuda PRIVATE
-  -Wl,--exclude-libs,libcenote_runtime.a -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/dropin/libcuda/exports.map)
+  -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/dropin/libcuda/exports.map)
 
 add_library(cenote_dropin_cudart SHARED
   dropin/cudart/runtime.cpp dropin/cudart/errors.cpp dropin/cudart/api_device.cpp dropin/cudart/api_memory.cpp
