@@ -22,7 +22,7 @@ if(CENOTE_NVCC)
   add_custom_command(OUTPUT ${program}
     COMMAND ${CENOTE_NVCC} -arch=sm_75 -cudart shared -o ${program} ${CMAKE_CURRENT_SOURCE_DIR}/dropin/nvcc_program.cu
     DEPENDS dropin/nvcc_program.cu VERBATIM)
-  add_custom_target(dropin_nvcc_program DEPENDS ${program})
-  add_dependencies(dropin_programs_test dropin_nvcc_program)
+  add_custom_target(dropin_nvcc_programs DEPENDS ${program})
+  add_dependencies(dropin_programs_test dropin_nvcc_programs)
   target_compile_definitions(dropin_programs_test PRIVATE CENOTE_HAS_NVCC)
 endif()
