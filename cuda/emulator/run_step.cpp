@@ -12,8 +12,6 @@ using ptx::no_slot;
 using ptx::Op;
 
 namespace {
-constexpr unsigned slice =
-    1u << 14;  // instructions before a fragment makes way and the cancel flag is looked at
 
 bool moves_control(Op op) {
   switch (op) {

@@ -222,6 +222,7 @@ class Decoder {
   std::vector<Operand> operands_;
   Slot guard_ = no_slot;
   bool guard_negated_ = false;
+  bool nested_ = false;  ///< inside the brackets of an operand
   std::uint32_t first_inst_ = 0;
 };
 

@@ -420,14 +420,21 @@ Operand Decoder::operand() {
   Operand o;
   if (!good()) return o;
   if (lex_.accept('!')) o.negated = true;
+  const bool nests = lex_.peek().is('[') || lex_.peek().is('{');
+  if (nests && nested_) {
+    error("an operand inside an operand");
+    return o;
+  }
   if (lex_.peek().is('[')) return address();
   if (lex_.accept('{')) {
     o.kind = Operand::Kind::vector;
+    nested_ = true;
     do {
       o.elements.push_back(operand());
       if (o.elements.back().kind == Operand::Kind::vector || o.elements.size() > 8)
         error("a vector with too many elements");
     } while (good() && lex_.accept(','));
+    nested_ = false;
     if (good()) expect('}');
     return o;
   }
@@ -478,7 +485,9 @@ Operand Decoder::address() {
   if (lex_.peek().kind == Token::Kind::integer || lex_.peek().is('-')) {
     o.value = integer_expression();
   } else {
+    nested_ = true;
     Operand base = operand();
+    nested_ = false;
     if (good() && base.kind != Operand::Kind::reg && base.kind != Operand::Kind::symbol)
       error("'" + std::string(base.name) + "' is no address");
     if (base.kind == Operand::Kind::symbol) o.value = base.value, base.value = 0;

@@ -51,7 +51,9 @@ class Device {
 class Args {
  public:
   template <class... T>
-  explicit Args(T... values) { (add(values), ...); }
+  explicit Args(T... values) {
+    (add(values), ...);
+  }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -71,8 +73,9 @@ inline std::shared_ptr<const ptx::Program> parsed(std::string_view text) {
 }
 
 /// Runs entry `name` (or the only one). Module variables get memory of the device, initialised.
-inline emulator::Outcome run(const ptx::Program& program, std::string_view name, Device& device, emulator::Dim3 grid,
-                             emulator::Dim3 block, const Args& args, std::size_t shared = 0, unsigned threads = 1,
+inline emulator::Outcome run(const ptx::Program& program, std::string_view name, Device& device,
+                             emulator::Dim3 grid, emulator::Dim3 block, const Args& args,
+                             std::size_t shared = 0, unsigned threads = 1,
                              const CancelFlag* cancel = nullptr) {
   std::vector<std::uint64_t> variables;
   for (const auto& v : program.variables) {
@@ -101,7 +104,8 @@ inline emulator::Outcome run(const ptx::Program& program, std::string_view name,
 }
 
 inline void expect_success(const emulator::Outcome& outcome) {
-  EXPECT_EQ(outcome.status, Status::success) << (outcome.fault ? outcome.fault->text : std::string("no fault"));
+  EXPECT_EQ(outcome.status, Status::success)
+      << (outcome.fault ? outcome.fault->text : std::string("no fault"));
 }
 
 }  // namespace cenote::cuda::testing

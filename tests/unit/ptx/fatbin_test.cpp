@@ -19,11 +19,22 @@ namespace {
 
 const std::string sample = ".version 8.0\n.target sm_75\n.address_size 64\n.entry k() { ret; }\n";
 
-Bytes entry(std::uint16_t kind, std::span<const std::byte> payload, std::uint32_t compressed, std::uint64_t flags, std::uint64_t plain) {
+Bytes entry(std::uint16_t kind, std::span<const std::byte> payload, std::uint32_t compressed,
+            std::uint64_t flags, std::uint64_t plain) {
   Writer w;
   const std::uint64_t padded = (payload.size() + 7) / 8 * 8;
-  w.put(kind).put(std::uint16_t{0x0101}).put(std::uint32_t{64}).put(padded).put(compressed).put(std::uint32_t{0});
-  w.put(std::uint16_t{0}).put(std::uint16_t{8}).put(std::uint32_t{75}).put(std::uint32_t{0}).put(std::uint32_t{0}).put(flags);
+  w.put(kind)
+      .put(std::uint16_t{0x0101})
+      .put(std::uint32_t{64})
+      .put(padded)
+      .put(compressed)
+      .put(std::uint32_t{0});
+  w.put(std::uint16_t{0})
+      .put(std::uint16_t{8})
+      .put(std::uint32_t{75})
+      .put(std::uint32_t{0})
+      .put(std::uint32_t{0})
+      .put(flags);
   w.put(std::uint64_t{0}).put(plain).raw(payload);
   for (auto i = payload.size(); i < padded; ++i) w.put(std::uint8_t{0});
   return w.take();
@@ -71,7 +82,10 @@ TEST(Fatbin, WithMachineCodeOnlyHasNoTexts) {
 }
 TEST(Fatbin, WrappersLeadToTheirContainers) {
   const auto c = container({entry(1, as_bytes(sample), 0, 0x11, 0)});
-  struct { std::uint32_t magic, version; const void *data, *extra; } one{fatbin_wrapper_magic, 1, c.data(), nullptr};
+  struct {
+    std::uint32_t magic, version;
+    const void *data, *extra;
+  } one{fatbin_wrapper_magic, 1, c.data(), nullptr};
   ASSERT_TRUE(fatbin_containers(&one));
   EXPECT_EQ(fatbin_containers(&one)->at(0).size(), c.size());
   const void* units[] = {c.data(), c.data(), nullptr};
@@ -85,7 +99,8 @@ TEST(Fatbin, DamageIsAnErrorWhereverItIs) {
   const auto z = zstandard(sample), l = lz4_literals(sample);
   const auto good = container({entry(1, z, static_cast<std::uint32_t>(z.size()), 0x8011, sample.size() + 1),
                                entry(1, l, static_cast<std::uint32_t>(l.size()), 0x2011, sample.size() + 1)});
-  for (std::size_t cut = 0; cut < good.size(); ++cut) EXPECT_FALSE(fatbin_ptx(std::span(good).first(cut))) << cut;
+  for (std::size_t cut = 0; cut < good.size(); ++cut)
+    EXPECT_FALSE(fatbin_ptx(std::span(good).first(cut))) << cut;
   std::mt19937 random(5);
   for (int round = 0; round < 20000; ++round) {
     auto bad = good;
@@ -94,7 +109,8 @@ TEST(Fatbin, DamageIsAnErrorWhereverItIs) {
   }
 }
 TEST(Lz4, CopiesOverlappingMatches) {
-  const std::byte block[] = {std::byte{0x15}, std::byte{'a'}, std::byte{1}, std::byte{0}, std::byte{0x10}, std::byte{'b'}};
+  const std::byte block[] = {std::byte{0x15}, std::byte{'a'},  std::byte{1},
+                             std::byte{0},    std::byte{0x10}, std::byte{'b'}};
   std::string out(11, '?');
   ASSERT_TRUE(decode_lz4_block(block, std::as_writable_bytes(std::span(out.data(), out.size()))));
   EXPECT_EQ(out, "aaaaaaaaaab");
@@ -108,8 +124,10 @@ TEST(Fatbin, MadeByTheCompilerHoldsTheKeptPtx) {
   const auto folder = std::filesystem::path(CENOTE_BINARY_DIR) / "tests";
   for (const std::string mode : {"default", "speed", "none"}) {
     const auto out = folder / ("basic_" + mode + ".fatbin");
-    const std::string command = "nvcc -fatbin -std=c++17 -O3 -fmad=false -gencode arch=compute_75,code=[sm_75,compute_75] --compress-mode=" + mode + " -o " +
-                                out.string() + " " CENOTE_SOURCE_DIR "/cuda/kernels/basic.cu";
+    const std::string command =
+        "nvcc -fatbin -std=c++17 -O3 -fmad=false -gencode arch=compute_75,code=[sm_75,compute_75] "
+        "--compress-mode=" +
+        mode + " -o " + out.string() + " " CENOTE_SOURCE_DIR "/cuda/kernels/basic.cu";
     ASSERT_EQ(std::system(command.c_str()), 0);
     std::ifstream file(out, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};

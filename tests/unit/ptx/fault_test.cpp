@@ -7,7 +7,9 @@ namespace cenote::cuda::testing {
 namespace {
 
 std::string entry(const std::string& body) {
-  return std::string(ptx_header) + ".entry broken(.param .u64 x){ .reg .u64 %q<5>; .reg .b32 %r<5>; .reg .pred %p<3>; ld.param.u64 %q0,[x]; mov.u32 %r0,%tid.x;\n" +
+  return std::string(ptx_header) +
+         ".entry broken(.param .u64 x){ .reg .u64 %q<5>; .reg .b32 %r<5>; .reg .pred %p<3>; ld.param.u64 "
+         "%q0,[x]; mov.u32 %r0,%tid.x;\n" +
          body + "\nret; }";
 }
 emulator::Outcome fault_of(const std::string& body, std::uint64_t* base = nullptr, bool writable = true) {
@@ -31,7 +33,8 @@ TEST(Faults, AStoreBehindAnAllocationNamesTheFirstThreadThatDidIt) {
   EXPECT_EQ(outcome.fault->bytes, 4u);
   EXPECT_EQ(outcome.fault->line, 6u);
   EXPECT_EQ(outcome.fault->text,
-            "kernel broken, block (0,0,0), thread (16,0,0): store of 4 bytes at 0x700000000040 in device memory: no memory there (PTX line 6)");
+            "kernel broken, block (0,0,0), thread (16,0,0): store of 4 bytes at 0x700000000040 in device "
+            "memory: no memory there (PTX line 6)");
 }
 TEST(Faults, StatusesSayWhatKind) {
   EXPECT_EQ(fault_of("ld.global.u32 %r1,[%q0+2];").status, Status::misaligned_address);
@@ -40,7 +43,8 @@ TEST(Faults, StatusesSayWhatKind) {
   EXPECT_EQ(fault_of("st.global.u32 [%q0],%r0;", nullptr, false).status, Status::illegal_address);
   EXPECT_EQ(fault_of("ld.shared.u32 %r1,[0];").status, Status::illegal_address);
   EXPECT_EQ(fault_of("mov.u32 %r1, 0xFFFFFFFC; ld.shared.u32 %r1,[%r1+4];").status, Status::illegal_address);
-  EXPECT_EQ(fault_of(".local .align 4 .b8 l[8]; mov.u64 %q1,l; ld.local.u32 %r1,[%q1+16];").status, Status::illegal_address);
+  EXPECT_EQ(fault_of(".local .align 4 .b8 l[8]; mov.u64 %q1,l; ld.local.u32 %r1,[%q1+16];").status,
+            Status::illegal_address);
   EXPECT_EQ(fault_of("mov.u64 %q1,0xFFFFFFFFFFFFFFFC; ld.u32 %r1,[%q1];").status, Status::illegal_address);
   EXPECT_EQ(fault_of("atom.global.add.u32 %r1,[%q0+64],1;").status, Status::illegal_address);
   EXPECT_EQ(fault_of("trap;").status, Status::launch_failed);
@@ -48,14 +52,17 @@ TEST(Faults, StatusesSayWhatKind) {
   EXPECT_EQ(fault_of("ld.global.u32 %r1,[%q0+60];").status, Status::success);
 }
 TEST(Faults, AThreadThatIsMaskedOffDoesNotFault) {
-  EXPECT_EQ(fault_of("setp.lt.u32 %p1,%r0,16; mad.wide.u32 %q1,%r0,4,%q0; @%p1 st.global.u32 [%q1],%r0;").status, Status::success);
+  EXPECT_EQ(
+      fault_of("setp.lt.u32 %p1,%r0,16; mad.wide.u32 %q1,%r0,4,%q0; @%p1 st.global.u32 [%q1],%r0;").status,
+      Status::success);
 }
 TEST(Faults, ARunawayKernelEndsByTheCancelFlag) {
   const auto program = parsed(entry("L: bra L;"));
   Device device;
   CancelFlag cancel;
   std::thread raiser([&] { cancel.raise(); });
-  const auto outcome = run(*program, "broken", device, {4, 1, 1}, {40, 1, 1}, Args(std::uint64_t{0}), 0, 2, &cancel);
+  const auto outcome =
+      run(*program, "broken", device, {4, 1, 1}, {40, 1, 1}, Args(std::uint64_t{0}), 0, 2, &cancel);
   raiser.join();
   EXPECT_EQ(outcome.status, Status::launch_timeout);
   EXPECT_FALSE(outcome.fault);
@@ -71,8 +78,10 @@ TEST(Faults, ImpossibleLaunchesAreRefused) {
   EXPECT_EQ(status({1, 1, 1}, {32, 32, 2}, 0), Status::invalid_value);
   EXPECT_EQ(status({1, 70000, 1}, {1, 1, 1}, 0), Status::invalid_value);
   EXPECT_EQ(status({1, 1, 1}, {1, 1, 1}, std::size_t{1} << 20), Status::invalid_value);
-  EXPECT_EQ(run(*program, "broken", device, {1, 1, 1}, {1, 1, 1}, Args(std::uint32_t{0})).status, Status::invalid_value);
-  EXPECT_EQ(run(*program, "absent", device, {1, 1, 1}, {1, 1, 1}, Args(std::uint64_t{0})).status, Status::invalid_value);
+  EXPECT_EQ(run(*program, "broken", device, {1, 1, 1}, {1, 1, 1}, Args(std::uint32_t{0})).status,
+            Status::invalid_value);
+  EXPECT_EQ(run(*program, "absent", device, {1, 1, 1}, {1, 1, 1}, Args(std::uint64_t{0})).status,
+            Status::invalid_value);
 }
 
 std::string refusal(const std::string& text) {
@@ -80,8 +89,10 @@ std::string refusal(const std::string& text) {
   return program ? "accepted" : program.error().cause;
 }
 TEST(Parsing, NamesTheFirstUnsupportedInstructionAndItsLine) {
-  EXPECT_EQ(refusal(entry("tex.2d.v4.f32.s32 %r1, %r2;")), "line 5: unsupported instruction 'tex.2d.v4.f32.s32'");
-  EXPECT_EQ(refusal(entry("add.u32 %r1,%r1,1;\nwmma.mma.sync.foo %r1;")), "line 6: unsupported instruction 'wmma.mma.sync.foo'");
+  EXPECT_EQ(refusal(entry("tex.2d.v4.f32.s32 %r1, %r2;")),
+            "line 5: unsupported instruction 'tex.2d.v4.f32.s32'");
+  EXPECT_EQ(refusal(entry("add.u32 %r1,%r1,1;\nwmma.mma.sync.foo %r1;")),
+            "line 6: unsupported instruction 'wmma.mma.sync.foo'");
   const auto program = ptx::parse(entry("cp.async.ca.shared.global %r1;"));
   ASSERT_FALSE(program);
   EXPECT_EQ(program.error().code, ErrorCode::not_supported);
@@ -98,16 +109,24 @@ TEST(Parsing, NamesWhatIsWrongWithAText) {
   EXPECT_NE(refusal(entry("ld.param.u64 %q1,[x+8];")).find("outside of the parameters"), std::string::npos);
   EXPECT_NE(refusal(entry("add.u32 %r1,%r2,1")).find("expected ';'"), std::string::npos);
   EXPECT_NE(refusal(std::string(ptx_header) + ".entry k() { ret;").find("does not end"), std::string::npos);
-  EXPECT_NE(refusal(std::string(ptx_header) + ".global .b8 x[4] = {1,2,3,4,5};").find("too many initial values"), std::string::npos);
+  EXPECT_NE(
+      refusal(std::string(ptx_header) + ".global .b8 x[4] = {1,2,3,4,5};").find("too many initial values"),
+      std::string::npos);
 }
 TEST(Parsing, RefusesRecursionAndAbsentFunctions) {
-  EXPECT_NE(refusal(std::string(ptx_header) + ".func f() { call f; ret; }").find("recursive"), std::string::npos);
-  EXPECT_NE(refusal(std::string(ptx_header) + ".extern .func g();\n.entry k() {\ncall g;\nret; }").find("line 6: a call of 'g', which has no body"), std::string::npos);
+  EXPECT_NE(refusal(std::string(ptx_header) + ".func f() { call f; ret; }").find("recursive"),
+            std::string::npos);
+  EXPECT_NE(refusal(std::string(ptx_header) + ".extern .func g();\n.entry k() {\ncall g;\nret; }")
+                .find("line 6: a call of 'g', which has no body"),
+            std::string::npos);
 }
 TEST(Parsing, DescribesEntriesAndVariables) {
-  const auto program = parsed(std::string(ptx_header) +
-      ".global .align 4 .u32 a[3] = {1, 2};\n.const .align 8 .f64 b = 0d3FF0000000000000;\n.extern .global .u32 c;\n"
-      ".entry k(.param .u8 p, .param .u64 q, .param .align 4 .b8 s[6]) .maxntid 128, 2, 1 { .shared .align 8 .b8 t[40]; .local .b8 l[20]; .reg .u32 %r; mov.u32 %r, t; ret; }");
+  const auto program =
+      parsed(std::string(ptx_header) +
+             ".global .align 4 .u32 a[3] = {1, 2};\n.const .align 8 .f64 b = 0d3FF0000000000000;\n.extern "
+             ".global .u32 c;\n"
+             ".entry k(.param .u8 p, .param .u64 q, .param .align 4 .b8 s[6]) .maxntid 128, 2, 1 { .shared "
+             ".align 8 .b8 t[40]; .local .b8 l[20]; .reg .u32 %r; mov.u32 %r, t; ret; }");
   ASSERT_TRUE(program);
   const auto& e = program->entries.at(0);
   EXPECT_EQ(e.params.at(1).offset, 8u);

@@ -1,7 +1,7 @@
 // Every instruction against plain C++, on edge values. A new instruction is a new row.
-#include <numeric>
-
 #include "tests/unit/ptx/instruction.h"
+
+#include <numeric>
 
 namespace cenote::cuda::testing {
 namespace {
@@ -27,7 +27,8 @@ void binary(const std::string& op, auto f) {
 }
 template <class T>
 void ternary(const std::string& op, auto f) {
-  check_instruction<decltype(f(T{}, T{}, T{}))>(op + " $d, $a, $b, $c;", f, edge_values<T>(), edge_values<T>(), edge_values<T>());
+  check_instruction<decltype(f(T{}, T{}, T{}))>(op + " $d, $a, $b, $c;", f, edge_values<T>(),
+                                                edge_values<T>(), edge_values<T>());
 }
 template <class T>
 void shift(const std::string& op, auto f) {
@@ -35,8 +36,9 @@ void shift(const std::string& op, auto f) {
 }
 template <class T>
 void compare(const std::string& op, auto f) {
-  check_instruction<u32>(op + " %p1, $a, $b; selp.u32 $d, 1, 0, %p1;", [f](T a, T b) { return u32{f(a, b)}; }, edge_values<T>(),
-                         edge_values<T>());
+  check_instruction<u32>(
+      op + " %p1, $a, $b; selp.u32 $d, 1, 0, %p1;", [f](T a, T b) { return u32{f(a, b)}; }, edge_values<T>(),
+      edge_values<T>());
 }
 
 TEST(Integers, AddSubtractMultiplyWrapAround) {
@@ -71,8 +73,9 @@ TEST(Integers, HighAndWideProducts) {
   binary<u32>("mul.wide.u32", [](u32 a, u32 b) { return u64{a} * b; });
   binary<s32>("mul.wide.s32", [](s32 a, s32 b) { return s64{a} * b; });
   ternary<u32>("mad.hi.u32", [](u32 a, u32 b, u32 c) { return u32(u64{a} * b >> 32) + c; });
-  check_instruction<s64>("mad.wide.s32 $d, $a, $b, $c;", [](s32 a, s32 b, s64 c) { return s64(u64(s64{a} * b) + u64(c)); },
-                         edge_values<s32>(), edge_values<s32>(), edge_values<s64>());
+  check_instruction<s64>(
+      "mad.wide.s32 $d, $a, $b, $c;", [](s32 a, s32 b, s64 c) { return s64(u64(s64{a} * b) + u64(c)); },
+      edge_values<s32>(), edge_values<s32>(), edge_values<s64>());
   binary<u32>("mul24.lo.u32", [](u32 a, u32 b) { return (a & 0xFFFFFF) * (b & 0xFFFFFF); });
 }
 
@@ -109,7 +112,9 @@ TEST(Integers, SignsAndDifferences) {
   unary<u16>("neg.s16", [](u16 a) { return u16(-a); });
   unary<u32>("neg.s32", [](u32 a) { return 0u - a; });
   unary<u64>("neg.s64", [](u64 a) { return u64{0} - a; });
-  ternary<s32>("sad.s32", [](s32 a, s32 b, s32 c) { return s32(u32(a < b ? u32(b) - u32(a) : u32(a) - u32(b)) + u32(c)); });
+  ternary<s32>("sad.s32", [](s32 a, s32 b, s32 c) {
+    return s32(u32(a < b ? u32(b) - u32(a) : u32(a) - u32(b)) + u32(c));
+  });
   ternary<u32>("sad.u32", [](u32 a, u32 b, u32 c) { return (a < b ? b - a : a - b) + c; });
 }
 
@@ -138,10 +143,13 @@ TEST(Bits, ShiftsClampTheirDistance) {
   shift<s16>("shr.s16", [](s16 a, u32 b) { return s16(a >> std::min(b, 15u)); });
   shift<s32>("shr.s32", [](s32 a, u32 b) { return a >> std::min(b, 31u); });
   shift<s64>("shr.s64", [](s64 a, u32 b) { return a >> std::min(b, 63u); });
-  ternary<u32>("shf.l.wrap.b32", [](u32 a, u32 b, u32 c) { return u32((u64{b} << 32 | a) << (c & 31) >> 32); });
+  ternary<u32>("shf.l.wrap.b32",
+               [](u32 a, u32 b, u32 c) { return u32((u64{b} << 32 | a) << (c & 31) >> 32); });
   ternary<u32>("shf.r.wrap.b32", [](u32 a, u32 b, u32 c) { return u32((u64{b} << 32 | a) >> (c & 31)); });
-  ternary<u32>("shf.l.clamp.b32", [](u32 a, u32 b, u32 c) { return c >= 32 ? a : u32((u64{b} << 32 | a) << c >> 32); });
-  ternary<u32>("shf.r.clamp.b32", [](u32 a, u32 b, u32 c) { return c >= 32 ? b : u32((u64{b} << 32 | a) >> c); });
+  ternary<u32>("shf.l.clamp.b32",
+               [](u32 a, u32 b, u32 c) { return c >= 32 ? a : u32((u64{b} << 32 | a) << c >> 32); });
+  ternary<u32>("shf.r.clamp.b32",
+               [](u32 a, u32 b, u32 c) { return c >= 32 ? b : u32((u64{b} << 32 | a) >> c); });
 }
 
 template <class T>
@@ -164,13 +172,15 @@ TEST(Bits, Fields) {
 }
 TEST(Bits, Inserts) {
   for (const u32 length : {0u, 1u, 8u, 31u, 32u, 40u})
-    check_instruction<u32>("bfi.b32 $d, $a, $b, $c, " + std::to_string(length) + ";",
-                           [length](u32 a, u32 b, u32 c) {
-                             const u32 pos = c & 255;
-                             for (u32 i = 0; i < length && pos + i < 32; ++i) b = (b & ~(1u << (pos + i))) | (a >> i & 1) << (pos + i);
-                             return b;
-                           },
-                           edge_values<u32>(), edge_values<u32>(), std::vector<u32>{0, 1, 8, 24, 31, 32, 200});
+    check_instruction<u32>(
+        "bfi.b32 $d, $a, $b, $c, " + std::to_string(length) + ";",
+        [length](u32 a, u32 b, u32 c) {
+          const u32 pos = c & 255;
+          for (u32 i = 0; i < length && pos + i < 32; ++i)
+            b = (b & ~(1u << (pos + i))) | (a >> i & 1) << (pos + i);
+          return b;
+        },
+        edge_values<u32>(), edge_values<u32>(), std::vector<u32>{0, 1, 8, 24, 31, 32, 200});
 }
 
 TEST(Bits, CountsAndPositions) {
@@ -189,7 +199,10 @@ TEST(Bits, CountsAndPositions) {
     return r;
   });
   unary<u32>("bfind.u32", [](u32 a) { return a == 0 ? ~0u : u32(31 - std::countl_zero(a)); });
-  unary<s32>("bfind.s32", [](s32 a) { const u32 v = u32(a < 0 ? ~a : a); return v == 0 ? ~0u : u32(31 - std::countl_zero(v)); });
+  unary<s32>("bfind.s32", [](s32 a) {
+    const u32 v = u32(a < 0 ? ~a : a);
+    return v == 0 ? ~0u : u32(31 - std::countl_zero(v));
+  });
   unary<u32>("bfind.shiftamt.u32", [](u32 a) { return a == 0 ? ~0u : u32(std::countl_zero(a)); });
 }
 
@@ -246,17 +259,22 @@ TEST(Comparisons, OfFloatsOrderedAndUnordered) {
 }
 
 TEST(Comparisons, CombineWithAPredicate) {
-  check_instruction<u32>("setp.ne.u32 %p2, $c, 0; setp.lt.and.s32 %p1|%p3, $a, $b, %p2; selp.u32 $d, 1, 0, %p1; @%p3 or.b32 $d, $d, 2;",
-                         [](s32 a, s32 b, u32 c) { return u32(a < b && c != 0) | u32(!(a < b) && c != 0) << 1; }, edge_values<s32>(),
-                         edge_values<s32>(), std::vector<u32>{0, 1});
-  check_instruction<u32>("setp.ne.u32 %p1, $c, 0; setp.eq.xor.u32 %p1, $a, $b, !%p1; selp.u32 $d, 1, 0, %p1;",
-                         [](u32 a, u32 b, u32 c) { return u32((a == b) != (c == 0)); }, edge_values<u32>(), edge_values<u32>(),
-                         std::vector<u32>{0, 1});
+  check_instruction<u32>(
+      "setp.ne.u32 %p2, $c, 0; setp.lt.and.s32 %p1|%p3, $a, $b, %p2; selp.u32 $d, 1, 0, %p1; @%p3 or.b32 $d, "
+      "$d, 2;",
+      [](s32 a, s32 b, u32 c) { return u32(a < b && c != 0) | u32(!(a < b) && c != 0) << 1; },
+      edge_values<s32>(), edge_values<s32>(), std::vector<u32>{0, 1});
+  check_instruction<u32>(
+      "setp.ne.u32 %p1, $c, 0; setp.eq.xor.u32 %p1, $a, $b, !%p1; selp.u32 $d, 1, 0, %p1;",
+      [](u32 a, u32 b, u32 c) { return u32((a == b) != (c == 0)); }, edge_values<u32>(), edge_values<u32>(),
+      std::vector<u32>{0, 1});
   binary<s32>("set.gt.u32.s32", [](s32 a, s32 b) { return a > b ? ~0u : 0u; });
-  check_instruction<float>("set.le.f32.f32 $d, $a, $b;", [](float a, float b) { return a <= b ? 1.0f : 0.0f; }, edge_values<float>(),
-                           edge_values<float>());
-  check_instruction<s32>("slct.s32.s32 $d, $a, $b, $c;", [](s32 a, s32 b, s32 c) { return c >= 0 ? a : b; }, edge_values<s32>(),
-                         edge_values<s32>(), edge_values<s32>());
+  check_instruction<float>(
+      "set.le.f32.f32 $d, $a, $b;", [](float a, float b) { return a <= b ? 1.0f : 0.0f; },
+      edge_values<float>(), edge_values<float>());
+  check_instruction<s32>(
+      "slct.s32.s32 $d, $a, $b, $c;", [](s32 a, s32 b, s32 c) { return c >= 0 ? a : b; }, edge_values<s32>(),
+      edge_values<s32>(), edge_values<s32>());
 }
 
 template <class T>
@@ -294,9 +312,12 @@ TEST(Floats, ArithmeticIsIeeeRoundedToNearest) {
 }
 
 TEST(Floats, NaNOfFloat32IsTheCanonicalOne) {
-  check_instruction<u32>("add.f32 $d, $a, $b;", [](u32, u32) { return 0x7FFFFFFFu; }, std::vector<u32>{0x7FC00001, 0xFFC12345},
-                         std::vector<u32>{0x3F800000, 0xFF800000, 0x7F800001});
-  check_instruction<u32>("min.f32 $d, $a, $b;", [](u32, u32) { return 0x7FFFFFFFu; }, std::vector<u32>{0x7FC00001}, std::vector<u32>{0xFFC12345});
+  check_instruction<u32>(
+      "add.f32 $d, $a, $b;", [](u32, u32) { return 0x7FFFFFFFu; }, std::vector<u32>{0x7FC00001, 0xFFC12345},
+      std::vector<u32>{0x3F800000, 0xFF800000, 0x7F800001});
+  check_instruction<u32>(
+      "min.f32 $d, $a, $b;", [](u32, u32) { return 0x7FFFFFFFu; }, std::vector<u32>{0x7FC00001},
+      std::vector<u32>{0xFFC12345});
 }
 
 TEST(Floats, FlushSubnormalsAndSaturateWhereAsked) {
@@ -311,56 +332,85 @@ TEST(Floats, FlushSubnormalsAndSaturateWhereAsked) {
 
 TEST(Floats, DirectedRounding) {
   const auto up = [](float v) { return std::nextafterf(v, INFINITY); };
-  check_instruction<float>("add.rp.f32 $d, $a, $b;",
-                           [=](float a, float b) { const float r = a + b; return double{r} < double{a} + double{b} ? up(r) : r; },
-                           std::vector<float>{1, 0.1f, 3.3f}, std::vector<float>{1e-3f, 0.7f, 1234.5f});
-  check_instruction<float>("mul.rz.f32 $d, $a, $b;",
-                           [](float a, float b) { const float r = a * b; return std::fabs(double{r}) > std::fabs(double{a} * double{b}) ? std::nextafterf(r, 0) : r; },
-                           std::vector<float>{1.1f, -0.1f, 3.3f}, std::vector<float>{1.7f, 0.7f, 1234.5f});
-  check_instruction<double>("fma.rm.f64 $d, $a, $b, $c;", [](double a, double b, double c) { return std::fma(a, b, c) - (a * b == 1e300 ? 1 : 0); },
-                            std::vector<double>{2, 4}, std::vector<double>{8}, std::vector<double>{1, -3});
+  check_instruction<float>(
+      "add.rp.f32 $d, $a, $b;",
+      [=](float a, float b) {
+        const float r = a + b;
+        return double{r} < double{a} + double{b} ? up(r) : r;
+      },
+      std::vector<float>{1, 0.1f, 3.3f}, std::vector<float>{1e-3f, 0.7f, 1234.5f});
+  check_instruction<float>(
+      "mul.rz.f32 $d, $a, $b;",
+      [](float a, float b) {
+        const float r = a * b;
+        return std::fabs(double{r}) > std::fabs(double{a} * double{b}) ? std::nextafterf(r, 0) : r;
+      },
+      std::vector<float>{1.1f, -0.1f, 3.3f}, std::vector<float>{1.7f, 0.7f, 1234.5f});
+  check_instruction<double>(
+      "fma.rm.f64 $d, $a, $b, $c;",
+      [](double a, double b, double c) { return std::fma(a, b, c) - (a * b == 1e300 ? 1 : 0); },
+      std::vector<double>{2, 4}, std::vector<double>{8}, std::vector<double>{1, -3});
 }
 
 void close(const std::string& op, auto f, double relative, const std::vector<float>& values) {
   SCOPED_TRACE(op);
   Device device;
-  const std::string text = std::string(ptx_header) +
-                           ".entry k(.param .u64 x, .param .u64 y){ .reg .f32 %f<3>; .reg .u32 %t; .reg .u64 %q<5>; mov.u32 %t, %tid.x;"
-                           "ld.param.u64 %q0,[x]; ld.param.u64 %q1,[y]; mad.wide.u32 %q2,%t,4,%q0; mad.wide.u32 %q3,%t,4,%q1;"
-                           "ld.global.f32 %f0,[%q2]; " + op + " %f1, %f0; st.global.f32 [%q3],%f1; ret; }";
+  const std::string text =
+      std::string(ptx_header) +
+      ".entry k(.param .u64 x, .param .u64 y){ .reg .f32 %f<3>; .reg .u32 %t; .reg .u64 %q<5>; mov.u32 %t, "
+      "%tid.x;"
+      "ld.param.u64 %q0,[x]; ld.param.u64 %q1,[y]; mad.wide.u32 %q2,%t,4,%q0; mad.wide.u32 %q3,%t,4,%q1;"
+      "ld.global.f32 %f0,[%q2]; " +
+      op + " %f1, %f0; st.global.f32 [%q3],%f1; ret; }";
   const auto program = parsed(text);
   ASSERT_TRUE(program);
   const auto x = device.upload(values), y = device.allocate(values.size() * 4);
-  expect_success(run(*program, "k", device, {1, 1, 1}, {static_cast<unsigned>(values.size()), 1, 1}, Args(x, y)));
+  expect_success(
+      run(*program, "k", device, {1, 1, 1}, {static_cast<unsigned>(values.size()), 1, 1}, Args(x, y)));
   const auto results = device.download<float>(y, values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double wanted = f(double{values[i]});
-    if (std::isnan(wanted)) EXPECT_TRUE(std::isnan(results[i])) << values[i];
-    else if (std::isinf(float(wanted))) EXPECT_EQ(results[i], float(wanted)) << values[i];
-    else EXPECT_NEAR(results[i], wanted, relative * std::max(std::fabs(wanted), 1e-30)) << values[i];
+    if (std::isnan(wanted))
+      EXPECT_TRUE(std::isnan(results[i])) << values[i];
+    else if (std::isinf(float(wanted)))
+      EXPECT_EQ(results[i], float(wanted)) << values[i];
+    else
+      EXPECT_NEAR(results[i], wanted, relative * std::max(std::fabs(wanted), 1e-30)) << values[i];
   }
 }
 TEST(Floats, ApproximationsAreGoodToAFewLastBits) {
-  const std::vector<float> any = {0.0f, -0.0f, 1e-30f, 0.1f, 0.5f, 1, 1.5f, 2, 3.14159f, -1, -0.7f, 10, 100, -100, 126.5f, -140, 200, INFINITY, -INFINITY, NAN, 12345.678f, 1e-5f};
-  close("ex2.approx.f32", [](double v) { return std::exp2(v); }, 3e-7, any);
-  close("lg2.approx.f32", [](double v) { return std::log2(v); }, 3e-7, any);
-  close("sin.approx.f32", [](double v) { return std::sin(v); }, 1e-6, any);
-  close("cos.approx.f32", [](double v) { return std::cos(v); }, 1e-6, any);
-  close("tanh.approx.f32", [](double v) { return std::tanh(v); }, 3e-7, any);
-  close("rsqrt.approx.f32", [](double v) { return 1 / std::sqrt(v); }, 1e-7, any);
-  close("rcp.approx.f32", [](double v) { return 1 / v; }, 1e-7, any);
+  const std::vector<float> any = {0.0f,     -0.0f,    1e-30f,    0.1f, 0.5f,       1,    1.5f,   2,
+                                  3.14159f, -1,       -0.7f,     10,   100,        -100, 126.5f, -140,
+                                  200,      INFINITY, -INFINITY, NAN,  12345.678f, 1e-5f};
+  close(
+      "ex2.approx.f32", [](double v) { return std::exp2(v); }, 3e-7, any);
+  close(
+      "lg2.approx.f32", [](double v) { return std::log2(v); }, 3e-7, any);
+  close(
+      "sin.approx.f32", [](double v) { return std::sin(v); }, 1e-6, any);
+  close(
+      "cos.approx.f32", [](double v) { return std::cos(v); }, 1e-6, any);
+  close(
+      "tanh.approx.f32", [](double v) { return std::tanh(v); }, 3e-7, any);
+  close(
+      "rsqrt.approx.f32", [](double v) { return 1 / std::sqrt(v); }, 1e-7, any);
+  close(
+      "rcp.approx.f32", [](double v) { return 1 / v; }, 1e-7, any);
 }
 
-// Conversions ---------------------------------------------------------------------------------------------------
+// Conversions
+// ---------------------------------------------------------------------------------------------------
 
 template <class D, class S>
 void convert(const std::string& op, auto f) {
-  check_instruction<D>(op + " $d, $a;", [f](S a) { return D(f(a)); }, edge_values<S>());
+  check_instruction<D>(
+      op + " $d, $a;", [f](S a) { return D(f(a)); }, edge_values<S>());
 }
 template <class D, class F>
 D saturated(F v) {
   using L = std::numeric_limits<D>;
-  if (std::isnan(v)) return sizeof(D) == 8 || sizeof(F) == 8 ? D(std::make_unsigned_t<D>(1) << (sizeof(D) * 8 - 1)) : D(0);
+  if (std::isnan(v))
+    return sizeof(D) == 8 || sizeof(F) == 8 ? D(std::make_unsigned_t<D>(1) << (sizeof(D) * 8 - 1)) : D(0);
   if (v >= std::ldexp(F(1), L::digits)) return L::max();
   if (v < F(L::lowest())) return L::lowest();
   return D(v);
@@ -436,49 +486,76 @@ double bhalf_value(u16 h) { return std::bit_cast<float>(u32{h} << 16); }
 TEST(Halves, ConvertBothWaysWithOneRounding) {
   std::vector<u16> all(65536);
   std::iota(all.begin(), all.end(), u16{0});
-  check_instruction<float>("cvt.f32.f16 $d, $a;", [](u16 a) { return float(half_value(a)); }, all);
-  std::vector<float> values = {0, -0.0f, 1, 65504, 65519.996f, 65520, 1e6f, -1e6f, 5.9604645e-8f, 2.98e-8f, 2.99e-8f, 6.1e-5f, 6.097e-5f,
-                               1.0004883f, 1.0014648f, 0.33333334f, 1e-10f, INFINITY, -INFINITY, NAN, 3.4e38f};
-  check_instruction<u16>("cvt.rn.f16.f32 $d, $a;", [](float a) { return nearest_half(a, half_value); }, values);
-  check_instruction<u16>("cvt.rn.bf16.f32 $d, $a;", [](float a) { return nearest_half(a, bhalf_value); }, values);
-  check_instruction<u16>("cvt.rn.f16.s32 $d, $a;", [](s32 a) { return nearest_half(a, half_value); }, edge_values<s32>());
-  check_instruction<u16>("cvt.rz.f16.f32 $d, $a;", [](float a) { return a == 1.0004883f ? u16{0x3C00} : nearest_half(a, half_value); },
-                         std::vector<float>{1, 1.0004883f, 0.5f});
+  check_instruction<float>(
+      "cvt.f32.f16 $d, $a;", [](u16 a) { return float(half_value(a)); }, all);
+  std::vector<float> values = {
+      0,          -0.0f,         1,        65504,    65519.996f, 65520,     1e6f,
+      -1e6f,      5.9604645e-8f, 2.98e-8f, 2.99e-8f, 6.1e-5f,    6.097e-5f, 1.0004883f,
+      1.0014648f, 0.33333334f,   1e-10f,   INFINITY, -INFINITY,  NAN,       3.4e38f};
+  check_instruction<u16>(
+      "cvt.rn.f16.f32 $d, $a;", [](float a) { return nearest_half(a, half_value); }, values);
+  check_instruction<u16>(
+      "cvt.rn.bf16.f32 $d, $a;", [](float a) { return nearest_half(a, bhalf_value); }, values);
+  check_instruction<u16>(
+      "cvt.rn.f16.s32 $d, $a;", [](s32 a) { return nearest_half(a, half_value); }, edge_values<s32>());
+  check_instruction<u16>(
+      "cvt.rz.f16.f32 $d, $a;",
+      [](float a) { return a == 1.0004883f ? u16{0x3C00} : nearest_half(a, half_value); },
+      std::vector<float>{1, 1.0004883f, 0.5f});
 }
 TEST(Halves, ArithmeticRoundsOnce) {
-  const std::vector<u16> values = {0, 0x8000, 0x3C00, 0xBC00, 0x3555, 0x7BFF, 0xFBFF, 0x0001, 0x8001, 0x0400, 0x7C00, 0xFC00, 0x7E00, 0x4248, 0x1234, 0x6789};
+  const std::vector<u16> values = {0,      0x8000, 0x3C00, 0xBC00, 0x3555, 0x7BFF, 0xFBFF, 0x0001,
+                                   0x8001, 0x0400, 0x7C00, 0xFC00, 0x7E00, 0x4248, 0x1234, 0x6789};
   const auto h = half_value;
-  check_instruction<u16>("add.f16 $d, $a, $b;", [=](u16 a, u16 b) { return nearest_half(h(a) + h(b), half_value); }, values, values);
-  check_instruction<u16>("mul.rn.f16 $d, $a, $b;", [=](u16 a, u16 b) { return nearest_half(h(a) * h(b), half_value); }, values, values);
-  check_instruction<u16>("fma.rn.f16 $d, $a, $b, $c;",
-                         [=](u16 a, u16 b, u16 c) {
-                           const long double exact = static_cast<long double>(h(a)) * h(b) + h(c);
-                           const u16 r = nearest_half(double(exact), half_value);
-                           return exact == 0 && std::signbit(h(a) * h(b)) != std::signbit(h(c)) ? u16(r & 0x7FFF) : r;
-                         },
-                         values, values, values);
-  check_instruction<u16>("neg.f16 $d, $a;", [](u16 a) { return u16(a ^ 0x8000); }, values);
-  check_instruction<u32>("add.f16x2 $d, $a, $b;",
-                         [=](u32 a, u32 b) {
-                           return u32{nearest_half(h(u16(a)) + h(u16(b)), half_value)} | u32{nearest_half(h(u16(a >> 16)) + h(u16(b >> 16)), half_value)} << 16;
-                         },
-                         std::vector<u32>{0x3C003C00, 0x12345678, 0x7BFF0001}, std::vector<u32>{0xBC000400, 0x7BFF3555});
-  check_instruction<u16>("mul.bf16 $d, $a, $b;", [](u16 a, u16 b) { return nearest_half(double(float(bhalf_value(a) * bhalf_value(b))), bhalf_value); },
-                         std::vector<u16>{0x3F80, 0xBF81, 0x4049}, std::vector<u16>{0x3F81, 0x4000, 0x3EAB});
+  check_instruction<u16>(
+      "add.f16 $d, $a, $b;", [=](u16 a, u16 b) { return nearest_half(h(a) + h(b), half_value); }, values,
+      values);
+  check_instruction<u16>(
+      "mul.rn.f16 $d, $a, $b;", [=](u16 a, u16 b) { return nearest_half(h(a) * h(b), half_value); }, values,
+      values);
+  check_instruction<u16>(
+      "fma.rn.f16 $d, $a, $b, $c;",
+      [=](u16 a, u16 b, u16 c) {
+        const long double exact = static_cast<long double>(h(a)) * h(b) + h(c);
+        const u16 r = nearest_half(double(exact), half_value);
+        return exact == 0 && std::signbit(h(a) * h(b)) != std::signbit(h(c)) ? u16(r & 0x7FFF) : r;
+      },
+      values, values, values);
+  check_instruction<u16>(
+      "neg.f16 $d, $a;", [](u16 a) { return u16(a ^ 0x8000); }, values);
+  check_instruction<u32>(
+      "add.f16x2 $d, $a, $b;",
+      [=](u32 a, u32 b) {
+        return u32{nearest_half(h(u16(a)) + h(u16(b)), half_value)} |
+               u32{nearest_half(h(u16(a >> 16)) + h(u16(b >> 16)), half_value)} << 16;
+      },
+      std::vector<u32>{0x3C003C00, 0x12345678, 0x7BFF0001}, std::vector<u32>{0xBC000400, 0x7BFF3555});
+  check_instruction<u16>(
+      "mul.bf16 $d, $a, $b;",
+      [](u16 a, u16 b) { return nearest_half(double(float(bhalf_value(a) * bhalf_value(b))), bhalf_value); },
+      std::vector<u16>{0x3F80, 0xBF81, 0x4049}, std::vector<u16>{0x3F81, 0x4000, 0x3EAB});
 }
 
 TEST(Moves, PackAndUnpack) {
-  check_instruction<u64>("mov.b64 $d, {$a, $b};", [](u32 a, u32 b) { return u64{a} | u64{b} << 32; }, edge_values<u32>(), edge_values<u32>());
-  check_instruction<u32>("mov.b32 $d, {$a, $b};", [](u16 a, u16 b) { return u32{a} | u32{b} << 16; }, edge_values<u16>(), edge_values<u16>());
-  check_instruction<u32>("mov.b64 {_, $d}, $a;", [](u64 a) { return u32(a >> 32); }, edge_values<u64>());
-  check_instruction<u16>("mov.b32 {$d, %h7}, $a;", [](u32 a) { return u16(a); }, edge_values<u32>());
+  check_instruction<u64>(
+      "mov.b64 $d, {$a, $b};", [](u32 a, u32 b) { return u64{a} | u64{b} << 32; }, edge_values<u32>(),
+      edge_values<u32>());
+  check_instruction<u32>(
+      "mov.b32 $d, {$a, $b};", [](u16 a, u16 b) { return u32{a} | u32{b} << 16; }, edge_values<u16>(),
+      edge_values<u16>());
+  check_instruction<u32>(
+      "mov.b64 {_, $d}, $a;", [](u64 a) { return u32(a >> 32); }, edge_values<u64>());
+  check_instruction<u16>(
+      "mov.b32 {$d, %h7}, $a;", [](u32 a) { return u16(a); }, edge_values<u32>());
 }
 TEST(Carries, ChainThroughAddAndSubtract) {
   check_instruction<u64>(
-      "mov.b64 {%r1,%r2},$a; mov.b64 {%r3,%r4},$b; add.cc.u32 %r5,%r1,%r3; addc.u32 %r6,%r2,%r4; mov.b64 $d,{%r5,%r6};",
+      "mov.b64 {%r1,%r2},$a; mov.b64 {%r3,%r4},$b; add.cc.u32 %r5,%r1,%r3; addc.u32 %r6,%r2,%r4; mov.b64 "
+      "$d,{%r5,%r6};",
       [](u64 a, u64 b) { return a + b; }, edge_values<u64>(), edge_values<u64>());
   check_instruction<u64>(
-      "mov.b64 {%r1,%r2},$a; mov.b64 {%r3,%r4},$b; sub.cc.u32 %r5,%r1,%r3; subc.u32 %r6,%r2,%r4; mov.b64 $d,{%r5,%r6};",
+      "mov.b64 {%r1,%r2},$a; mov.b64 {%r3,%r4},$b; sub.cc.u32 %r5,%r1,%r3; subc.u32 %r6,%r2,%r4; mov.b64 "
+      "$d,{%r5,%r6};",
       [](u64 a, u64 b) { return a - b; }, edge_values<u64>(), edge_values<u64>());
 }
 

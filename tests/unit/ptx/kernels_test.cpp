@@ -28,42 +28,56 @@ std::vector<float> random_floats(std::size_t count, unsigned seed) {
   return values;
 }
 
-struct Shape { unsigned rows, inputs, outputs; };
+struct Shape {
+  unsigned rows, inputs, outputs;
+};
 class Mlp : public ::testing::TestWithParam<Shape> {
  protected:
   void launch(const char* name, emulator::Dim3 grid, emulator::Dim3 block, const Args& args) {
     expect_success(run(*program, name, device, grid, block, args, 0, 2));
   }
-  static emulator::Dim3 tiles(unsigned columns, unsigned rows) { return {blocks_for(columns, mlp_tile), blocks_for(rows, mlp_tile), 1}; }
+  static emulator::Dim3 tiles(unsigned columns, unsigned rows) {
+    return {blocks_for(columns, mlp_tile), blocks_for(rows, mlp_tile), 1};
+  }
   std::shared_ptr<const ptx::Program> program = parsed(kernels::mlp_ptx());
   Device device;
   Shape s = GetParam();
-  std::vector<float> x = random_floats(s.rows * s.inputs, 1), w = random_floats(s.inputs * s.outputs, 2), bias = random_floats(s.outputs, 3),
-                     dy = random_floats(s.rows * s.outputs, 4);
+  std::vector<float> x = random_floats(s.rows * s.inputs, 1), w = random_floats(s.inputs * s.outputs, 2),
+                     bias = random_floats(s.outputs, 3), dy = random_floats(s.rows * s.outputs, 4);
 };
-INSTANTIATE_TEST_SUITE_P(Shapes, Mlp, ::testing::Values(Shape{64, 64, 64}, Shape{100, 64, 10}, Shape{17, 33, 65}, Shape{1, 1, 1}, Shape{256, 128, 10}));
+INSTANTIATE_TEST_SUITE_P(Shapes, Mlp,
+                         ::testing::Values(Shape{64, 64, 64}, Shape{100, 64, 10}, Shape{17, 33, 65},
+                                           Shape{1, 1, 1}, Shape{256, 128, 10}));
 
 TEST_P(Mlp, ForwardIsBitEqual) {
-  const auto px = device.upload(x), pw = device.upload(w), pb = device.upload(bias), py = device.allocate(s.rows * s.outputs * 4);
+  const auto px = device.upload(x), pw = device.upload(w), pb = device.upload(bias),
+             py = device.allocate(s.rows * s.outputs * 4);
   for (const unsigned relu : {0u, 1u}) {
-    launch("cenote_mlp_forward", tiles(s.outputs, s.rows), {mlp_tile, mlp_tile, 1}, Args(px, pw, pb, py, s.rows, s.inputs, s.outputs, relu));
+    launch("cenote_mlp_forward", tiles(s.outputs, s.rows), {mlp_tile, mlp_tile, 1},
+           Args(px, pw, pb, py, s.rows, s.inputs, s.outputs, relu));
     const auto y = device.download<float>(py, s.rows * s.outputs);
     for (unsigned r = 0; r < s.rows; ++r)
       for (unsigned c = 0; c < s.outputs; ++c) {
         float sum = 0;
-        for (unsigned k = 0; k < s.inputs; ++k) sum = std::fma(x[r * s.inputs + k], w[k * s.outputs + c], sum);
+        for (unsigned k = 0; k < s.inputs; ++k)
+          sum = std::fma(x[r * s.inputs + k], w[k * s.outputs + c], sum);
         sum += bias[c];
         ASSERT_EQ(y[r * s.outputs + c], relu != 0 && !(sum > 0) ? 0.0f : sum);
       }
   }
 }
 TEST_P(Mlp, GradientsAreBitEqual) {
-  const auto px = device.upload(x), pw = device.upload(w), pdy = device.upload(dy), pdw = device.allocate(w.size() * 4),
-             pdb = device.allocate(s.outputs * 4), pdx = device.allocate(x.size() * 4);
-  launch("cenote_mlp_weight_gradient", tiles(s.outputs, s.inputs), {mlp_tile, mlp_tile, 1}, Args(px, pdy, pdw, s.rows, s.inputs, s.outputs));
-  launch("cenote_mlp_bias_gradient", {blocks_for(s.outputs, mlp_block), 1, 1}, {mlp_block, 1, 1}, Args(pdy, pdb, s.rows, s.outputs));
-  launch("cenote_mlp_input_gradient", tiles(s.inputs, s.rows), {mlp_tile, mlp_tile, 1}, Args(pdy, pw, px, pdx, s.rows, s.inputs, s.outputs));
-  const auto dw = device.download<float>(pdw, w.size()), db = device.download<float>(pdb, s.outputs), dx = device.download<float>(pdx, x.size());
+  const auto px = device.upload(x), pw = device.upload(w), pdy = device.upload(dy),
+             pdw = device.allocate(w.size() * 4), pdb = device.allocate(s.outputs * 4),
+             pdx = device.allocate(x.size() * 4);
+  launch("cenote_mlp_weight_gradient", tiles(s.outputs, s.inputs), {mlp_tile, mlp_tile, 1},
+         Args(px, pdy, pdw, s.rows, s.inputs, s.outputs));
+  launch("cenote_mlp_bias_gradient", {blocks_for(s.outputs, mlp_block), 1, 1}, {mlp_block, 1, 1},
+         Args(pdy, pdb, s.rows, s.outputs));
+  launch("cenote_mlp_input_gradient", tiles(s.inputs, s.rows), {mlp_tile, mlp_tile, 1},
+         Args(pdy, pw, px, pdx, s.rows, s.inputs, s.outputs));
+  const auto dw = device.download<float>(pdw, w.size()), db = device.download<float>(pdb, s.outputs),
+             dx = device.download<float>(pdx, x.size());
   for (unsigned i = 0; i < s.inputs; ++i)
     for (unsigned c = 0; c < s.outputs; ++c) {
       float sum = 0;
@@ -78,15 +92,17 @@ TEST_P(Mlp, GradientsAreBitEqual) {
   for (unsigned r = 0; r < s.rows; ++r)
     for (unsigned i = 0; i < s.inputs; ++i) {
       float sum = 0;
-      for (unsigned c = 0; c < s.outputs; ++c) sum = std::fma(dy[r * s.outputs + c], w[i * s.outputs + c], sum);
+      for (unsigned c = 0; c < s.outputs; ++c)
+        sum = std::fma(dy[r * s.outputs + c], w[i * s.outputs + c], sum);
       ASSERT_EQ(dx[r * s.inputs + i], x[r * s.inputs + i] > 0 ? sum : 0.0f);
     }
 }
 TEST_P(Mlp, LossItsGradientAndTheCountOfRightRows) {
   std::vector<int> labels(s.rows);
   for (unsigned r = 0; r < s.rows; ++r) labels[r] = int(r * 7 % s.outputs);
-  const auto pz = device.upload(dy), pl = device.upload(labels), pg = device.allocate(dy.size() * 4), ploss = device.allocate(s.rows * 4),
-             pcount = device.upload(std::vector<unsigned>{0}), psum = device.allocate(4);
+  const auto pz = device.upload(dy), pl = device.upload(labels), pg = device.allocate(dy.size() * 4),
+             ploss = device.allocate(s.rows * 4), pcount = device.upload(std::vector<unsigned>{0}),
+             psum = device.allocate(4);
   const emulator::Dim3 grid{blocks_for(s.rows, mlp_block), 1, 1}, block{mlp_block, 1, 1};
   launch("cenote_mlp_softmax_loss", grid, block, Args(pz, pl, pg, ploss, s.rows, s.outputs));
   launch("cenote_mlp_count_correct", grid, block, Args(pz, pl, pcount, s.rows, s.outputs));
@@ -112,7 +128,8 @@ TEST_P(Mlp, UpdateIsBitEqual) {
   const auto g = random_floats(w.size(), 10);
   const auto pp = device.upload(p), pv = device.upload(v), pg = device.upload(g);
   const auto count = static_cast<unsigned>(w.size());
-  launch("cenote_mlp_update", {blocks_for(count, mlp_block), 1, 1}, {mlp_block, 1, 1}, Args(pp, pv, pg, count, 0.1f, 0.9f, 1.0f / 256));
+  launch("cenote_mlp_update", {blocks_for(count, mlp_block), 1, 1}, {mlp_block, 1, 1},
+         Args(pp, pv, pg, count, 0.1f, 0.9f, 1.0f / 256));
   for (std::size_t i = 0; i < w.size(); ++i) {
     v[i] = std::fma(0.9f, v[i], 1.0f / 256 * g[i]);
     p[i] = std::fma(-0.1f, v[i], p[i]);
@@ -123,9 +140,11 @@ TEST_P(Mlp, UpdateIsBitEqual) {
 
 TEST(ReduceKernels, AreBitEqualToTheReductionOnTheCpu) {
   const auto program = parsed(kernels::reduce_ptx());
-  const std::pair<DataType, const char*> types[] = {{CENOTE_FLOAT32, "f32"}, {CENOTE_FLOAT64, "f64"}, {CENOTE_FLOAT16, "f16"},
-                                                    {CENOTE_BFLOAT16, "bf16"}, {CENOTE_INT32, "s32"}, {CENOTE_INT64, "s64"}};
-  const std::pair<ReduceOp, const char*> ops[] = {{CENOTE_SUM, "sum"}, {CENOTE_MIN, "min"}, {CENOTE_MAX, "max"}};
+  const std::pair<DataType, const char*> types[] = {{CENOTE_FLOAT32, "f32"}, {CENOTE_FLOAT64, "f64"},
+                                                    {CENOTE_FLOAT16, "f16"}, {CENOTE_BFLOAT16, "bf16"},
+                                                    {CENOTE_INT32, "s32"},   {CENOTE_INT64, "s64"}};
+  const std::pair<ReduceOp, const char*> ops[] = {
+      {CENOTE_SUM, "sum"}, {CENOTE_MIN, "min"}, {CENOTE_MAX, "max"}};
   constexpr std::size_t count = 5000;
   std::mt19937_64 random(3);
   for (const auto& [type, type_name] : types) {
@@ -134,19 +153,22 @@ TEST(ReduceKernels, AreBitEqualToTheReductionOnTheCpu) {
     for (auto* v : {&a, &b})
       for (auto& x : *v) x = std::byte(random());
     std::memset(a.data(), 0, bytes / 8);  // zeroes against zeroes of either sign
-    for (std::size_t i = 0; i < bytes / 8; ++i) b[i] = (i + 1) % size_of(type) == 0 && i % 3 == 0 ? std::byte{0x80} : std::byte{0};
+    for (std::size_t i = 0; i < bytes / 8; ++i)
+      b[i] = (i + 1) % size_of(type) == 0 && i % 3 == 0 ? std::byte{0x80} : std::byte{0};
     for (const auto& [op, op_name] : ops) {
       Device device;
       const auto pa = device.upload(a), pb = device.upload(b);
       const std::string name = std::string("cenote_reduce_") + op_name + "_" + type_name;
-      expect_success(run(*program, name, device, {20, 1, 1}, {256, 1, 1}, Args(pa, pb, std::uint64_t{count})));
+      expect_success(
+          run(*program, name, device, {20, 1, 1}, {256, 1, 1}, Args(pa, pb, std::uint64_t{count})));
       auto wanted = a;
       ASSERT_TRUE(collectives::reduce(wanted.data(), b.data(), bytes, type, op));
       EXPECT_TRUE(device.download<std::byte>(pa, bytes) == wanted) << name;
     }
     Device device;
     const auto pa = device.upload(a);
-    expect_success(run(*program, std::string("cenote_divide_") + type_name, device, {20, 1, 1}, {256, 1, 1}, Args(pa, std::uint64_t{count}, 3u)));
+    expect_success(run(*program, std::string("cenote_divide_") + type_name, device, {20, 1, 1}, {256, 1, 1},
+                       Args(pa, std::uint64_t{count}, 3u)));
     auto wanted = a;
     collectives::divide_kernel(type)(wanted.data(), count, 3);
     EXPECT_TRUE(device.download<std::byte>(pa, bytes) == wanted) << type_name;
@@ -178,11 +200,21 @@ TEST(BasicKernels, DoWhatTheirNamesSay) {
 TEST(Lanes, AreTheSameAtEveryVectorWidth) {
   std::vector<const emulator::LaneTable*> tables{&emulator::lanes_base};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&emulator::lanes_avx2);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    tables.push_back(&emulator::lanes_avx2);
   if (&emulator::best_lanes() == &emulator::lanes_avx512) tables.push_back(&emulator::lanes_avx512);
 #endif
   std::mt19937_64 random(11);
-  const std::uint64_t edges[] = {0, ~std::uint64_t{0}, 0x7F8000007F800000, 0x8000000080000000, 0x7FFFFFFF7FFFFFFF, 0x3F8000003F800000, 0x3FF0000000000000, 31, 0x7FF0000000000000, 1};
+  const std::uint64_t edges[] = {0,
+                                 ~std::uint64_t{0},
+                                 0x7F8000007F800000,
+                                 0x8000000080000000,
+                                 0x7FFFFFFF7FFFFFFF,
+                                 0x3F8000003F800000,
+                                 0x3FF0000000000000,
+                                 31,
+                                 0x7FF0000000000000,
+                                 1};
   for (unsigned op = 0; op < static_cast<unsigned>(ptx::Op::lanes_end); ++op) {
     alignas(64) std::uint64_t in[4][64];
     for (auto& operand : in)
@@ -198,8 +230,9 @@ TEST(Lanes, AreTheSameAtEveryVectorWidth) {
         std::vector<std::byte> first;
         for (const auto* table : tables) {
           alignas(64) std::byte out[64 * 8] = {};
-          table->functions[op]({out, reinterpret_cast<std::byte*>(in[0]), reinterpret_cast<std::byte*>(in[1]), reinterpret_cast<std::byte*>(in[2]),
-                                reinterpret_cast<std::byte*>(in[3]), 64, static_cast<std::uint8_t>(mode), saturate});
+          table->functions[op]({out, reinterpret_cast<std::byte*>(in[0]), reinterpret_cast<std::byte*>(in[1]),
+                                reinterpret_cast<std::byte*>(in[2]), reinterpret_cast<std::byte*>(in[3]), 64,
+                                static_cast<std::uint8_t>(mode), saturate});
           std::vector<std::byte> got(out, out + sizeof out);
           if (first.empty()) first = got;
           // float64 NaNs may come from either operand.
@@ -232,12 +265,15 @@ std::string compiler_of(const std::filesystem::path& path) {
 }
 TEST(KeptPtx, IsWhatTheCompilerMakesOfItsSource) {
   if (std::system("command -v nvcc >/dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc here";
-  const std::filesystem::path source(CENOTE_SOURCE_DIR), folder = std::filesystem::path(CENOTE_BINARY_DIR) / "tests" / "made_ptx";
+  const std::filesystem::path source(CENOTE_SOURCE_DIR),
+      folder = std::filesystem::path(CENOTE_BINARY_DIR) / "tests" / "made_ptx";
   std::filesystem::create_directories(folder);
-  ASSERT_EQ(std::system((source / "tools/make_ptx.sh").string().append(" ").append(folder.string()).c_str()), 0);
+  ASSERT_EQ(std::system((source / "tools/make_ptx.sh").string().append(" ").append(folder.string()).c_str()),
+            0);
   for (const char* name : {"mlp.ptx", "reduce.ptx", "basic.ptx"}) {
     const auto kept = source / "cuda/kernels" / name, made = folder / name;
-    if (compiler_of(kept) != compiler_of(made)) GTEST_SKIP() << "another release of nvcc: " << compiler_of(made);
+    if (compiler_of(kept) != compiler_of(made))
+      GTEST_SKIP() << "another release of nvcc: " << compiler_of(made);
     EXPECT_EQ(without_comments(kept), without_comments(made)) << name << ": run tools/make_ptx.sh";
   }
   std::filesystem::remove_all(folder);
