@@ -37,30 +37,14 @@ if(NOT TARGET cenote_remote OR NOT TARGET cenote_cuda OR NOT TARGET cenote_trans
   return()
 endif()
 
-# libcenote-pool.so. gRPC, protobuf and their helpers come in as archives and stay invisible: a process may hold
-# another copy of them. So the archives are named here instead of following the targets' own (shared) libraries.
-pkg_check_modules(grpc_static REQUIRED grpc++)
+# libcenote-pool.so. Debian's archives of gRPC and protobuf cannot go into a shared library (their thread-locals are
+# compiled for programs: R_X86_64_TPOFF32 in arena.o and others), so their shared libraries are used; nothing of them
+# is exported from here.
 add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
-set(pool_archives
-  cenote_client cenote_remote cenote_pool_proto cenote_pool_generated cenote_pool_core cenote_cuda cenote_ptx cenote_collectives
-  cenote_transports cenote_runtime)
-set(static_libraries "")
-foreach(library protobuf ${grpc_static_STATIC_LIBRARIES})
-  if(library MATCHES "^(protobuf|grpc|address_sorting|re2|upb|cares|gpr|absl_)")
-    list(APPEND static_libraries -l:lib${library}.a)
-  endif()
-endforeach()
-list(REMOVE_DUPLICATES static_libraries)
-set(archive_files "")
-foreach(archive ${pool_archives})
-  list(APPEND archive_files $<TARGET_FILE:${archive}>)
-endforeach()
-add_dependencies(cenote_pool_shared ${pool_archives})
-target_link_libraries(cenote_pool_shared PRIVATE
-  cenote_options -Wl,--start-group ${archive_files} ${static_libraries} -Wl,--end-group
-  OpenSSL::SSL OpenSSL::Crypto SQLite::SQLite3 PkgConfig::hwloc PkgConfig::zstd PkgConfig::tomlplusplus spdlog::spdlog
-  fmt::fmt -lz -latomic)
+target_compile_definitions(cenote_pool_shared PRIVATE
+  CENOTE_VERSION_NUMBER=${PROJECT_VERSION_MAJOR}*10000+${PROJECT_VERSION_MINOR}*100+${PROJECT_VERSION_PATCH})
+target_link_libraries(cenote_pool_shared PRIVATE cenote_client)
 target_link_options(cenote_pool_shared PRIVATE
-  -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
+  -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
 set_target_properties(cenote_pool_shared PROPERTIES OUTPUT_NAME cenote-pool
   SOVERSION ${PROJECT_VERSION_MAJOR} VERSION ${PROJECT_VERSION} LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)

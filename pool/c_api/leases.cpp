@@ -64,6 +64,8 @@ std::string& cenote::pool::c_api::last_error() {
 
 extern "C" {
 
+uint32_t cenote_version(void) { return CENOTE_VERSION_NUMBER; }
+
 const char* cenote_pool_last_error(void) { return last_error().c_str(); }
 
 cenote_status cenote_pool_connect(const cenote_pool_options* options, cenote_pool** pool) {

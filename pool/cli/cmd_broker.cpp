@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 
 #include "pool/broker/server.h"
@@ -100,7 +101,11 @@ Result<int> broker(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(server.certificate, find_certificate(settings, tls::Role::broker, {}));
   server.policy = read_policy(settings);
   CENOTE_ASSIGN(const auto log, make_logger(settings, "broker"));
+  // A start that fails is one clear line: the lines of a start come when it has succeeded.
+  CENOTE_ASSIGN(const auto level, parse_log_level(settings.text("log.level")));
+  log->set_level(std::min(level, LogLevel::warn));
   CENOTE_ASSIGN(const auto running, BrokerServer::start(server, *log));
+  log->set_level(level);
   log->info("listening on {}", running->endpoint());
   CENOTE_TRY(tell_ready(options.ready_fd, running->endpoint()));
   static_cast<void>(interrupt->wait(Deadline::never()));

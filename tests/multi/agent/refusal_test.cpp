@@ -79,24 +79,27 @@ TEST_F(RefusalTest, AnExpiredLease) {
   const auto file = held->file();
   held.reset();
   ASSERT_TRUE(eventually([&] { return cluster->leases() == 0; }));
-  expect_refused(file, "");
+  expect_refused(file, "lease " + file.lease.id);
 }
 
 TEST_F(RefusalTest, AnOlderFencingEpoch) {
-  const auto first = client->lease({.gpus = 4}, patience());
-  ASSERT_TRUE(first) << first.error().message();
-  const auto old = (*first)->file();
-  ASSERT_TRUE((*first)->release(patience()));
-  // Released, so the devices are free at once or after their agents' word.
-  std::unique_ptr<client::Lease> second;
-  ASSERT_TRUE(eventually([&] {
-    auto granted = client->lease({.gpus = 4}, patience());
-    if (granted) second = std::move(*granted);
-    return second != nullptr;
-  }));
+  // A device that was given back is free once its agent has confirmed that nothing runs on it.
+  const auto lease_all = [&] {
+    std::unique_ptr<client::Lease> lease;
+    EXPECT_TRUE(eventually([&] {
+      auto granted = client->lease({.gpus = 4}, patience());
+      if (granted) lease = std::move(*granted);
+      return lease != nullptr;
+    }));
+    return lease;
+  };
+  const auto first = lease_all();
+  const auto old = first->file();
+  ASSERT_TRUE(first->release(patience()));
+  const auto second = lease_all();
   auto work = CountingWork::open(*second, patience());
   ASSERT_TRUE(work) << work.error().message();
-  expect_refused(old, "");
+  expect_refused(old, "lease " + old.lease.id);
   EXPECT_TRUE(work->round()) << "the holder is not disturbed";
   EXPECT_TRUE(second->release(patience()));
 }
