@@ -56,9 +56,9 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
   return {};
 }
 
-Result<std::vector<Bytes>> agree(const CommunicatorOptions& options, const Bytes& address) {
+Result<std::vector<Bytes>> agree(const CommunicatorOptions& options, const Bytes& address,
+                                 Deadline deadline) {
   if (options.size == 1) return std::vector<Bytes>{address};
-  const auto deadline = Deadline::in(options.init_timeout);
   CENOTE_ASSIGN(auto bootstrap,
                 Bootstrap::join(options.id, options.rank, options.size, deadline, options.cancel));
   const auto mine = agreement(options);
@@ -110,7 +110,18 @@ class CommunicatorImpl final : public Communicator {
                    options.operation_timeout,
                    options.cancel,
                    options.ledger,
-                   options.group}) {}
+                   options.group,
+                   std::chrono::milliseconds(50)}) {}
+
+  /// A first barrier makes the links to r +- 1, 2, 4, ...: rings, trees and doublings run over these. From
+  /// then on a death is seen on a standing connection; while connections are being made, only their deadline
+  /// would tell.
+  Result<void> meet(Deadline deadline) {
+    Call call{Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false};
+    call.deadline = deadline;
+    CENOTE_ASSIGN(const auto sequence, executor_.start(call));
+    return executor_.wait(sequence, deadline);
+  }
 
   [[nodiscard]] std::uint32_t rank() const override { return rank_; }
   [[nodiscard]] std::uint32_t size() const override { return size_; }
@@ -236,8 +247,11 @@ class CommunicatorImpl final : public Communicator {
 Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
   CENOTE_TRY(check_options(options));
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options.fabric));
-  CENOTE_ASSIGN(auto addresses, agree(options, fabric->address()));
-  return std::make_unique<CommunicatorImpl>(options, std::move(fabric), std::move(addresses));
+  const auto deadline = Deadline::in(options.init_timeout);
+  CENOTE_ASSIGN(auto addresses, agree(options, fabric->address(), deadline));
+  auto made = std::make_unique<CommunicatorImpl>(options, std::move(fabric), std::move(addresses));
+  CENOTE_TRY(made->meet(deadline));
+  return made;
 }
 
 }  // namespace cenote::collectives

@@ -78,7 +78,8 @@ class Communicator {
                                     std::uint32_t root) = 0;
   virtual Result<Request> barrier() = 0;
 
-  /// True when done (the request is then empty); false: call again. Progresses, never blocks.
+  /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms, once,
+  /// when a peer was lost without a word: another may know why).
   virtual Result<bool> test(Request& request) = 0;
   virtual Result<void> wait(Request& request, Deadline deadline) = 0;
 

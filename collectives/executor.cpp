@@ -115,7 +115,7 @@ void Executor::prepare(ActiveOperation& operation, const Call& call, std::shared
   operation.local_flow = ~0U;
   operation.remaining = plan.instances.size();
   operation.started = Clock::now();
-  operation.deadline = Deadline::at(operation.started + options_.timeout);
+  operation.deadline = call.deadline.value_or(Deadline::at(operation.started + options_.timeout));
   if (plan.uses_scratch) operation.scratch.resize(call.count * operation.element_bytes);
   operation.place(Buffer::scratch) = place_of(operation.scratch.data());
   if (call.operation == Operation::barrier) {

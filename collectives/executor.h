@@ -35,6 +35,9 @@ struct ExecutorOptions {
   const CancelFlag* cancel = nullptr;
   Ledger* ledger = nullptr;
   std::uint64_t group = 0;
+  /// How long a rank whose link broke without a word listens for one who knows why. A farewell can be lost with the
+  /// connection that it was sent over; another neighbour's is not.
+  Clock::duration grace = Clock::duration::zero();
 };
 
 class Executor {
@@ -127,6 +130,7 @@ class Executor {
                                  std::string_view doing, Error cause) const;
   /// Something on this rank, not on the wire.
   [[nodiscard]] Error local_error(const ActiveOperation& operation, Error cause) const;
+  void listen_for_the_cause(Error& error);
   tl::unexpected<Error> break_with(Error error);
 
   std::unique_ptr<transport::Fabric> fabric_;

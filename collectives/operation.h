@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Call {
   MemoryDescription input{};
   MemoryDescription output{};
   bool in_place = false;
+  std::optional<Deadline> deadline{};  ///< its own, in place of the executor's timeout
 };
 
 /// Where one named buffer lies. `host` is null for device memory.

@@ -203,8 +203,26 @@ Error Executor::local_error(const ActiveOperation& operation, Error cause) const
   return cause;
 }
 
+void Executor::listen_for_the_cause(Error& error) {
+  if (error.code != ErrorCode::peer_failed || named_culprit(error.cause)) return;
+  const auto deadline = Deadline::in(options_.grace);
+  while (!deadline.passed()) {
+    for (auto& [rank, state] : links_) {
+      const auto failure = state->link->failure();
+      const auto told = failure ? named_culprit(failure->cause) : std::nullopt;
+      if (!told) continue;
+      error.cause += fmt::format("; rank {} says: {}", rank, innermost(failure->cause));
+      error.peer = rank_name(*told);
+      return;
+    }
+    auto woken = fabric_->wait(deadline, options_.cancel, "the cause of a failure");
+    if (!woken && woken.error().code != ErrorCode::deadline_exceeded) return;
+  }
+}
+
 tl::unexpected<Error> Executor::break_with(Error error) {
   if (broken_) return fail(*broken_);
+  listen_for_the_cause(error);
   if (error.stage.empty()) error.stage = fmt::format("collectives of rank {}", options_.rank);
   const auto origin = rank_of(error.peer).value_or(options_.rank);
   const auto reason = named_culprit(error.cause) ? std::string(innermost(error.cause).substr(0, reason_bytes))

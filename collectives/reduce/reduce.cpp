@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#ifdef CENOTE_X86_KERNELS
+#include <cpuid.h>
+#endif
+
 #include "collectives/reduce/kernels.h"
 
 namespace cenote::collectives {
@@ -25,6 +29,14 @@ const detail::KernelTable* table(Width width) {
   }
   return nullptr;
 }
+
+#ifdef CENOTE_X86_KERNELS
+/// clang 16's __builtin_cpu_supports does not know it.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 /// Row of the operation; -1 for none. An average adds.
 int row(ReduceOp op) {
@@ -60,11 +72,11 @@ bool supported(Width width) {
     case Width::baseline:
       return true;
     case Width::avx2:
-      return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+      return __builtin_cpu_supports("avx2") != 0 && has_f16c();
     case Width::avx512:
       return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
              __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-             __builtin_cpu_supports("f16c") != 0;
+             has_f16c();
   }
   return false;
 #else

@@ -201,22 +201,23 @@ TEST(Communicator, SeveralGroupsRunAtOnceInOneProcess) {
 TEST(Communicator, TellsHowEachPeerIsReachedAndHowMuchWentThere) {
   run(Mode::mixed, 4, "ring", [](Communicator& communicator) {
     auto buffer = shard(CENOTE_FLOAT32, 400'000, communicator.rank());
+    const auto before = communicator.stats();
     ASSERT_TRUE(finish(communicator, communicator.allreduce(memory_of(buffer), memory_of(buffer), 400'000,
                                                             CENOTE_FLOAT32, CENOTE_SUM))
                     .has_value());
     const auto next = (communicator.rank() + 1) % 4;
     const auto previous = (communicator.rank() + 3) % 4;
-    for (const auto& peer : communicator.stats()) {
-      if (peer.rank == next) {
-        EXPECT_EQ(peer.transport, "tcp");  // odd ranks have nothing else
-        EXPECT_FALSE(peer.reason.empty());
-        EXPECT_EQ(peer.bytes_sent, 2U * 3U * 400'000U);  // 2 (N - 1) n / N
-      } else if (peer.rank == previous) {
-        EXPECT_EQ(peer.bytes_received, 2U * 3U * 400'000U);
-      } else {
-        EXPECT_EQ(peer.transport, "");
-        EXPECT_EQ(peer.bytes_sent, 0U);
-      }
+    constexpr std::uint64_t expected = 2 * 3 * 400'000;  // 2 (N - 1) n / N
+    const auto after = communicator.stats();
+    ASSERT_EQ(after.size(), 3U);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const auto& peer = after[i];
+      EXPECT_EQ(peer.bytes_sent - before[i].bytes_sent, peer.rank == next ? expected : 0);
+      EXPECT_EQ(peer.bytes_received - before[i].bytes_received, peer.rank == previous ? expected : 0);
+      // Odd ranks have nothing but TCP.
+      const bool both_even = (peer.rank + communicator.rank()) % 2 == 0 && peer.rank % 2 == 0;
+      EXPECT_EQ(peer.transport, both_even ? "shm" : "tcp");
+      EXPECT_FALSE(peer.reason.empty());
     }
     ASSERT_TRUE(finish(communicator, communicator.barrier()).has_value());
   });

@@ -53,8 +53,9 @@ inline void on_threads(std::vector<CommunicatorOptions> all, const std::function
 /// A rank in a process of its own; killed and reaped by the destructor. Make all of them before any thread.
 class RankProcess {
  public:
-  /// `body` gets the id's text (from `tell`) and returns a report, which `report` reads.
-  explicit RankProcess(const std::function<std::string(const std::string& id)>& body) {
+  /// `body` gets the id's text (from `tell`), calls `up` when it is in the group, and returns a report.
+  explicit RankProcess(
+      const std::function<std::string(const std::string& id, const std::function<void()>& up)>& body) {
     int in[2];
     int out[2];
     if (pipe(in) != 0 || pipe(out) != 0) std::abort();
@@ -62,7 +63,7 @@ class RankProcess {
     if (pid_ == 0) {
       close(in[1]);
       close(out[0]);
-      const auto report = body(read_line(in[0]));
+      const auto report = body(read_line(in[0]), [&] { (void)!write(out[1], "up\n", 3); });
       (void)!write(out[1], report.data(), report.size());
       _exit(0);
     }
@@ -88,6 +89,8 @@ class RankProcess {
   void kill(int signal) const {
     if (pid_ > 0) ::kill(pid_, signal);
   }
+  /// Waits until it called `up` (true) or ended.
+  [[nodiscard]] bool is_up() const { return read_line(listen_) == "up"; }
   /// What it reported; empty when it died. Waits for its end.
   std::string report() {
     auto text = read_all(listen_);
