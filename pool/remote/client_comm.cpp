@@ -1,5 +1,6 @@
 // Pooled communicators, the client's side: it says what to do, the workers exchange among themselves.
 #include <algorithm>
+#include <utility>
 
 #include "pool/remote/client_impl.h"
 
@@ -20,15 +21,21 @@ class RemoteCommunicatorImpl final : public RemoteCommunicator {
   };
 
   RemoteCommunicatorImpl(RemoteDriverImpl& driver, std::vector<Rank> ranks)
-      : driver_(driver), ranks_(std::move(ranks)) {}
+      : driver_(driver), ranks_(std::move(ranks)) {
+    const Session::Lock lock(driver_.session_);
+    driver_.communicators_.insert(this);
+  }
   ~RemoteCommunicatorImpl() override {
     const Session::Lock lock(driver_.session_);
+    driver_.communicators_.erase(this);
     for (const auto& rank : ranks_) {
       if (rank.device->lane.issue(0, CommDestroy{rank.comm})) rank.device->lane.flush();
     }
   }
 
   Result<void> create(Deadline deadline);
+  /// Ends the other ranks' waiting for one whose worker is lost; they may not have been connected to it yet.
+  void spread_loss();
   [[nodiscard]] std::size_t size() const override { return ranks_.size(); }
   Result<void> allreduce(const std::vector<cuda::DevicePtr>& send, const std::vector<cuda::DevicePtr>& recv,
                          std::size_t count, DataType type, ReduceOp op,
@@ -49,6 +56,7 @@ class RemoteCommunicatorImpl final : public RemoteCommunicator {
   RemoteDriverImpl& driver_;
   std::vector<Rank> ranks_;
   std::optional<Error> failed_;
+  bool spread_ = false;
 };
 
 Error RemoteCommunicatorImpl::named(Error error) const {
@@ -72,6 +80,20 @@ std::optional<Error> RemoteCommunicatorImpl::lost_rank() const {
   return std::nullopt;
 }
 
+void RemoteCommunicatorImpl::spread_loss() {
+  const auto lost = lost_rank();
+  if (!lost || std::exchange(spread_, true)) return;
+  const auto reason = lost->peer + ": " + lost->cause;
+  for (const auto& rank : ranks_) {
+    if (rank.device->lane.issue(0, CommAbort{rank.comm, std::string_view(reason).substr(0, 1024)}))
+      rank.device->lane.flush();
+  }
+}
+
+void RemoteDriverImpl::spread_loss() {
+  for (auto* communicator : communicators_) communicator->spread_loss();
+}
+
 Result<void> RemoteCommunicatorImpl::create(Deadline deadline) {
   const Session::Lock lock(driver_.session_);
   Reply root;
@@ -89,17 +111,36 @@ Result<void> RemoteCommunicatorImpl::create(Deadline deadline) {
     commands.push_back({0, ranks_[rank].comm, rank, static_cast<std::uint32_t>(ranks_.size()), timeout, id});
     ranks_[rank].device->lane.start(replies[rank], commands.back());
   }
-  std::optional<Error> failed;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+  // The first that fails ends the waiting of the others, which would otherwise last until the deadline.
+  const auto settled = [&] {
+    const auto over = [](const Reply& reply) { return reply.done; };
+    const auto bad = [](const Reply& reply) { return reply.done && reply.status != cuda::Status::success; };
+    return std::all_of(replies.begin(), replies.end(), over) ||
+           std::any_of(replies.begin(), replies.end(), bad) || lost_rank().has_value();
+  };
+  driver_.session_.wait(settled, "the ranks of a communicator");
+  const auto lost = lost_rank();
+  const bool bad = lost || std::any_of(replies.begin(), replies.end(), [](const Reply& reply) {
+                     return reply.done && reply.status != cuda::Status::success;
+                   });
+  std::optional<Error> failed = lost;
+  // Whoever answered with an error before the others were told to end says why.
+  for (std::size_t rank = 0; rank < ranks_.size() && bad && !failed; ++rank) {
+    if (!replies[rank].done || replies[rank].status == cuda::Status::success) continue;
     auto& lane = ranks_[rank].device->lane;
-    const auto status = lane.finish(replies[rank]);
-    if (status == cuda::Status::success || failed) continue;
     auto why = unpack_error(replies[rank].blob);
     failed = why ? named(std::move(*why))
-                 : Error{ErrorCode::peer_failed, "create communicator", replies[rank].detail, "",
-                         rank_name(rank, lane)};
+                 : Error{ErrorCode::peer_failed, "create communicator", replies[rank].detail};
+    if (failed->peer.empty()) failed->peer = rank_name(rank, lane);
     failed->device = lane.name();
   }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    auto& lane = ranks_[rank].device->lane;
+    if (bad && !replies[rank].done && lane.issue(0, CommAbort{ranks_[rank].comm, "another rank failed"}))
+      lane.flush();
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+    (void)ranks_[rank].device->lane.finish(replies[rank]);
   if (failed) return fail(std::move(*failed));
   return {};
 }

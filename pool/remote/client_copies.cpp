@@ -9,10 +9,16 @@ namespace cenote::pool::remote {
 
 using cuda::Status;
 
+bool RemoteDriverImpl::is_device_address(const void* pointer) const {
+  return std::any_of(devices_.begin(), devices_.end(), [&](const auto& device) {
+    return device->space.contains(reinterpret_cast<std::uint64_t>(pointer));
+  });
+}
+
 Status RemoteDriverImpl::upload(cuda::DevicePtr dst, const void* src, std::size_t bytes,
                                 const Target& target) {
   if (bytes == 0) return Status::success;
-  if (src == nullptr) return Status::invalid_value;
+  if (src == nullptr || is_device_address(src)) return Status::invalid_value;
   Place place;
   if (const auto status = within(dst, bytes, target.device, place); status != Status::success) return status;
   const auto* from = static_cast<const std::byte*>(src);
@@ -60,7 +66,7 @@ Status RemoteDriverImpl::memcpy_dtoh(void* dst, cuda::DevicePtr src, std::size_t
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   if (bytes == 0) return Status::success;
-  if (dst == nullptr) return Status::invalid_value;
+  if (dst == nullptr || is_device_address(dst)) return Status::invalid_value;
   Place place;
   if (const auto status = within(src, bytes, target.device, place); status != Status::success) return status;
   if (place.device != target.device) target = {place.device, 0, 0};
@@ -78,7 +84,7 @@ Status RemoteDriverImpl::memcpy_dtoh_async(void* dst, cuda::DevicePtr src, std::
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   if (bytes == 0) return Status::success;
-  if (dst == nullptr) return Status::invalid_value;
+  if (dst == nullptr || is_device_address(dst)) return Status::invalid_value;
   Place place;
   if (const auto status = within(src, bytes, target.device, place); status != Status::success) return status;
   if (place.device != target.device) {

@@ -136,7 +136,6 @@ Status RemoteDriverImpl::primary_ctx_retain(cuda::Context* context, cuda::Device
 
 void RemoteDriverImpl::drop_context(RemoteDevice& device, Handle context) {
   const auto index = context.index();
-  const Target target{&device, index, 0};
   device.functions.each([&](Handle h, FunctionEntry& f) {
     if (f.context == index) device.functions.remove(h);
   });
@@ -151,13 +150,15 @@ void RemoteDriverImpl::drop_context(RemoteDevice& device, Handle context) {
   device.streams.each([&](Handle h, StreamEntry& s) {
     if (s.context == index) device.streams.remove(h);
   });
-  while (const auto* range = device.space.any_of(index)) {
-    const auto piece = device.space.free(range->address);
-    if (piece && piece->bytes != 0) tell(target, MemFree{piece->address, piece->bytes});
-  }
+  // The context first: what its streams still wait for ends with it. Then its memory, which nobody uses any
+  // more.
   Reply reply;
   reply.context = index;
   device.lane.ask(reply, CtxDestroy{0, index});
+  while (const auto* range = device.space.any_of(index)) {
+    const auto piece = device.space.free(range->address);
+    if (piece && piece->bytes != 0) device.lane.issue(0, MemFree{piece->address, piece->bytes});
+  }
   device.known_free = reply.a;
   device.lane.fault(index) = {};
 }

@@ -45,7 +45,9 @@ Result<std::unique_ptr<RemoteDriver>> RemoteDriver::connect(std::unique_ptr<tran
 
 RemoteDriverImpl::RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel)
     : session_(std::move(fabric), cancel),
-      born_(static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())) {}
+      born_(static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())) {
+  session_.on_loss([this] { spread_loss(); });
+}
 
 RemoteDriverImpl::~RemoteDriverImpl() {
   {

@@ -70,6 +70,8 @@ struct RemoteDevice {
   std::uint32_t next_comm = 1;
 };
 
+class RemoteCommunicatorImpl;
+
 class RemoteDriverImpl final : public RemoteDriver {
  public:
   RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel);
@@ -187,6 +189,7 @@ class RemoteDriverImpl final : public RemoteDriver {
     std::uint64_t born = 0;
     std::vector<cuda::Context> stack{};
     std::string detail{};
+    std::map<std::pair<std::uint32_t, std::uint32_t>, Handle> streams{};  ///< (device, context): its own
   };
   /// Where a call goes: a device, a context there, and the stream's number on the wire.
   struct Target {
@@ -207,6 +210,7 @@ class RemoteDriverImpl final : public RemoteDriver {
   /// The calling thread's current context; checks that worker and context are well.
   cuda::Status current(Target& target);
   cuda::Status target_of(cuda::Stream stream, Target& target);
+  cuda::Status own_stream(Target& target);
   /// Whether worker and context are well; the error that CUDA would return if not.
   cuda::Status well(RemoteDevice& device, std::uint32_t context);
   /// The same at a synchronisation: also reports, once, what happened asynchronously.
@@ -231,6 +235,7 @@ class RemoteDriverImpl final : public RemoteDriver {
   }
   cuda::Status report(const RemoteDevice& device, cuda::Status status, const std::string& detail) const;
   cuda::Status synchronized(const Target& target, Reply& reply, cuda::Status status);
+  void spread_loss();
   void order_after(RemoteDevice& later, RemoteDevice& earlier);
 
   Place locate(cuda::DevicePtr pointer, RemoteDevice* preferred);
@@ -242,6 +247,8 @@ class RemoteDriverImpl final : public RemoteDriver {
                            std::size_t bytes, const Target& target);
   cuda::Status copy(cuda::DevicePtr dst, cuda::DevicePtr src, std::size_t bytes, const Target& target,
                     bool wait);
+  /// Whether the pointer lies in a device's range: this process must not follow it.
+  bool is_device_address(const void* pointer) const;
   bool is_pinned(const void* pointer, std::size_t bytes) const;
   void drop_context(RemoteDevice& device, Handle context);
   void drop_module(RemoteDevice& device, Handle module);
@@ -262,8 +269,9 @@ class RemoteDriverImpl final : public RemoteDriver {
   std::uint64_t born_;
   std::vector<std::unique_ptr<RemoteDevice>> devices_;
   std::vector<Reservation> reservations_;
-  std::map<std::uint64_t, std::size_t> pinned_;  ///< host memory: address -> bytes
-  std::set<std::uint64_t> pinned_ours_;          ///< of them, those that mem_host_alloc made
+  std::map<std::uint64_t, std::size_t> pinned_;      ///< host memory: address -> bytes
+  std::set<std::uint64_t> pinned_ours_;              ///< of them, those that mem_host_alloc made
+  std::set<RemoteCommunicatorImpl*> communicators_;  ///< told when a worker is lost
   bool initialized_ = false;
 };
 

@@ -141,6 +141,12 @@ void Lane::settle(const std::byte* from, std::size_t bytes) {
   session_.wait([&] { return lost() || !overlaps(); }, "data on its way into the source");
 }
 
+void Lane::settle_all() {
+  if (owned_.empty()) return;
+  flush();
+  session_.wait([&] { return lost() || owned_.empty(); }, "data on its way");
+}
+
 void Lane::remember(std::uint32_t context, cuda::Status status, std::string_view detail) {
   Fault& known = faults_[context];
   if (known.sticky || (known.status != cuda::Status::success && !is_sticky(status))) return;
@@ -251,12 +257,21 @@ void Lane::lost_worker() {
   owned_.clear();
 }
 
-Session::Lock::Lock(Session& session) : session_(session) {
-  if (session.mutex_.try_lock()) return;
-  session.newcomers_.fetch_add(1);
-  if (session.asleep_.load()) session.fabric_->interrupt();
-  session.mutex_.lock();
-  session.newcomers_.fetch_sub(1);
+void Session::enter() {
+  if (mutex_.try_lock()) return;
+  newcomers_.fetch_add(1);
+  if (asleep_.load()) fabric_->interrupt();
+  mutex_.lock();
+  newcomers_.fetch_sub(1);
+}
+
+void Session::stir() {
+  if (followers_.load() == 0) return;
+  {
+    const std::lock_guard guard(follow_mutex_);
+    ++generation_;
+  }
+  moved_.notify_all();
 }
 
 Session::~Session() {
@@ -268,6 +283,7 @@ Session::~Session() {
 void Session::lose(WorkerLink& worker, const Error& error) {
   if (worker.lost) return;
   worker.lost = error;
+  loss_news_ = true;
   for (auto* lane : worker.lanes) lane->lost_worker();
   worker.link.endpoint->close("given up: " + error.cause);
 }
@@ -307,7 +323,7 @@ bool Session::progress() {
     }
   }
   for (auto& worker : workers_) moved = progress_worker(*worker) || moved;
-  if (moved) moved_.notify_all();
+  if (moved) stir();
   return moved;
 }
 
@@ -322,25 +338,31 @@ void Session::sleep(std::string_view what) {
 }
 
 void Session::wait_once(std::string_view what) {
-  std::unique_lock lock(mutex_, std::adopt_lock);
   if (pumping_) {
-    moved_.wait_for(lock, std::chrono::milliseconds(50));
+    followers_.fetch_add(1);
+    {
+      std::unique_lock follow(follow_mutex_);
+      const auto seen = generation_;
+      mutex_.unlock();
+      moved_.wait_for(follow, std::chrono::milliseconds(50), [&] { return generation_ != seen; });
+    }
+    followers_.fetch_sub(1);
+    enter();
   } else {
     pumping_ = true;
     if (!progress()) sleep(what);
     pumping_ = false;
     if (newcomers_.load() != 0) {
-      lock.unlock();
+      mutex_.unlock();
       std::this_thread::yield();
-      lock.lock();
+      enter();
     }
-    moved_.notify_all();
   }
-  lock.release();
   run_host_calls();
 }
 
 void Session::run_host_calls() {
+  if (std::exchange(loss_news_, false) && loss_hook_) loss_hook_();
   while (!host_calls_.empty()) {
     const HostCall call = host_calls_.front();
     host_calls_.pop_front();
@@ -351,7 +373,7 @@ void Session::run_host_calls() {
     function(user);
     mutex_.lock();
     call.lane->host_functions.erase(call.id);
-    moved_.notify_all();
+    stir();
     if (call.lane->issue(0, HostFuncDone{call.id})) call.lane->flush();
   }
 }

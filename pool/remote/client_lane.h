@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -63,7 +64,7 @@ class Session {
   /// Holds the session for one call; wakes whoever sleeps in it.
   class Lock {
    public:
-    explicit Lock(Session& session);
+    explicit Lock(Session& session) : session_(session) { session.enter(); }
     ~Lock() { session_.mutex_.unlock(); }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
@@ -76,7 +77,10 @@ class Session {
   /// the fabric, the others follow. ready() must hold once the workers that it depends on are lost.
   template <class Ready>
   void wait(Ready&& ready, std::string_view what) {
-    while (!ready()) wait_once(what);
+    if (ready()) return;
+    do wait_once(what);
+    while (!ready());
+    stir();
   }
   /// The same without letting go of the lock: for the middle of a batch.
   template <class Ready>
@@ -87,7 +91,10 @@ class Session {
   }
   /// Moves everything forward, never blocks. True when anything happened.
   bool progress();
-  /// Runs the host functions that workers asked for, without the lock.
+  /// Called once, soon after a worker was lost, where commands may be issued.
+  void on_loss(std::function<void()> hook) { loss_hook_ = std::move(hook); }
+  /// Runs what is due outside of progress(): the hook for losses, and, without the lock, the host functions
+  /// that workers asked for.
   void run_host_calls();
   void add_host_call(Lane& lane, std::uint64_t id) { host_calls_.push_back({&lane, id}); }
   void lose(WorkerLink& worker, const Error& error);
@@ -104,7 +111,11 @@ class Session {
     std::uint64_t id;
   };
 
+  /// Takes the lock, waking whoever sleeps with it.
+  void enter();
   void wait_once(std::string_view what);
+  /// Lets the threads that follow look again.
+  void stir();
   void sleep(std::string_view what);
   bool progress_worker(WorkerLink& worker);
 
@@ -115,10 +126,15 @@ class Session {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::list<HostCall> host_calls_;
   std::mutex mutex_;
+  std::mutex follow_mutex_;  ///< for `moved_` only; never held with anything else
   std::condition_variable moved_;
+  std::uint64_t generation_ = 0;  ///< guarded by follow_mutex_
+  std::atomic<int> followers_{0};
   std::atomic<int> newcomers_{0};
   std::atomic<bool> asleep_{false};
   bool pumping_ = false;
+  bool loss_news_ = false;
+  std::function<void()> loss_hook_;
 };
 
 struct LaneCounters {
@@ -169,6 +185,8 @@ class Lane {
   }
   /// Waits until no data is on its way into [from, from + bytes) of the caller's memory.
   void settle(const std::byte* from, std::size_t bytes);
+  /// Waits until no data is on its way into the caller's memory at all.
+  void settle_all();
   /// Puts what is batched on the wire. False: the worker is lost.
   bool flush();
   bool progress();

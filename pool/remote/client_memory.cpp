@@ -104,6 +104,8 @@ Status RemoteDriverImpl::mem_free(cuda::DevicePtr pointer) {
   if (pointer == 0) return Status::success;
   const auto place = locate(pointer, nullptr);
   if (place.device == nullptr || place.base != pointer || !place.exact) return Status::invalid_value;
+  // Freeing ends the work in flight, as in CUDA: what was asked for has arrived.
+  place.device->lane.settle_all();
   const auto piece = place.device->space.free(pointer);
   if (!piece) return Status::invalid_value;
   target = {place.device, target.device == place.device ? target.context : 0, 0};
@@ -158,6 +160,11 @@ Status RemoteDriverImpl::mem_host_register(void* pointer, std::size_t bytes, uns
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto at = address_of(pointer);
+  const auto first = at & ~(page - 1);
+  std::vector<unsigned char> resident((at + bytes - first + page - 1) / page);
+  auto* const begin = reinterpret_cast<void*>(first);  // NOLINT(performance-no-int-to-ptr)
+  if (is_device_address(pointer) || mincore(begin, at + bytes - first, resident.data()) != 0)
+    return Status::invalid_value;
   auto after = pinned_.lower_bound(at + bytes);
   if (after != pinned_.begin()) {
     const auto& [base, size] = *std::prev(after);

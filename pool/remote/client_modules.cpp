@@ -27,7 +27,8 @@ bool find_image(const void* image, std::size_t size, Image& out) {
         size == 0 ? strnlen(static_cast<const char*>(image), sizeof magic) : sizeof magic;
     if (safe == sizeof magic || size != 0) std::memcpy(&magic, image, sizeof magic);
   }
-  if (magic == cuda::fatbin_wrapper_magic) {
+  // A wrapper holds pointers: it is followed only where the program passes one, not where bytes were counted.
+  if (magic == cuda::fatbin_wrapper_magic && size == 0) {
     auto containers = cuda::fatbin_containers(image);
     if (!containers || containers->empty()) return false;
     out = {std::move(*containers), 0};

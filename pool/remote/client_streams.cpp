@@ -10,14 +10,29 @@ using cuda::Status;
 namespace {
 constexpr std::uint64_t first_real_stream =
     3;  // 0, 1 and 2 are CUDA's default, legacy and per-thread streams
+constexpr std::uint64_t per_thread_stream = 2;
+}  // namespace
+
+// One thread serves all of the client's threads at the worker: what is each thread's default stream here is
+// an ordinary stream there, made at its first use and gone with its context.
+Status RemoteDriverImpl::own_stream(Target& target) {
+  auto& own = thread_state().streams[{target.device->lane.ordinal(), target.context}];
+  if (const auto* known = target.device->streams.get(own);
+      known != nullptr && known->context == target.context) {
+    target.stream = own.index();
+    return Status::success;
+  }
+  own = target.device->streams.add({target.context});
+  target.stream = own.index();
+  return tell(target, StreamCreate{own.index(), cuda::stream_default});
 }
 
 Status RemoteDriverImpl::target_of(cuda::Stream stream, Target& target) {
   const auto handle = Handle::of(stream);
   if (handle.bits < first_real_stream) {
-    const auto status = current(target);
+    if (const auto status = current(target); status != Status::success) return status;
     target.stream = static_cast<std::uint32_t>(handle.bits);
-    return status;
+    return handle.bits == per_thread_stream ? own_stream(target) : Status::success;
   }
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->streams.get(handle);

@@ -124,6 +124,11 @@ Result<void> WorkerImpl::session(const CancelFlag& cancel) {
 
 Result<void> WorkerImpl::serve(const CancelFlag& cancel) {
   auto ended = session(cancel);
+  // A client that says goodbye closes at once: the news of the closing may overtake the goodbye.
+  const auto said = [](const auto& lane) { return lane->said_goodbye(); };
+  if (!ended && link_.endpoint && link_.endpoint->failure() &&
+      (shared_.goodbye || std::any_of(shared_.lanes.begin(), shared_.lanes.end(), said)))
+    ended = Result<void>{};
   bool closed = true;
   for (auto& lane : shared_.lanes) closed = lane->close(close_patience) && closed;
   if (link_.endpoint) link_.endpoint->close(ended ? "the session is over" : ended.error().message());

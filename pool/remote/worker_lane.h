@@ -54,6 +54,8 @@ class WorkerLane {
   /// Destroys what the client made. Waits at most `patience` for the device; false: it still works.
   bool close(Clock::duration patience);
 
+  /// Whether the client's last commands, executed or not, say that it left by its own will.
+  [[nodiscard]] bool said_goodbye();
   /// How long the serving thread may sleep without looking here; forever when everything wakes it.
   [[nodiscard]] Clock::duration patience() const;
   [[nodiscard]] WorkerLoad::PerDevice load() const;

@@ -129,32 +129,33 @@ void WorkerLane::destroy_context(std::uint32_t number) {
 Result<void> WorkerLane::on(const CtxDestroy& c) {
   if (!contexts_.contains(c.context))
     return answer_text(c.request, Status::invalid_context, 0, 0, "no such context");
-  drain_then([this, c]() -> Result<void> {
-    std::erase_if(comms_,
-                  [&](const auto& entry) { return c.context == 0 || entry.second.context == c.context; });
-    destroy_context(c.context);
-    auto& driver = shared_.driver;
-    auto status = Status::success;
-    if (c.context != 0) {
-      status = driver.ctx_destroy(contexts_[c.context]);
-      contexts_.erase(c.context);
-      shared_.current = nullptr;
-    } else {
-      close_housekeeping();
-      driver.primary_ctx_release(device_);
-      shared_.current = nullptr;
-      words_ = 0;
-      control_ = nullptr;
-      status = driver.primary_ctx_retain(&contexts_[0], device_);
-      if (status == Status::success) status = enter(0);
-      if (status == Status::success) status = open_housekeeping();
-    }
-    // What a lost context would not let go of goes now.
-    for (const auto address : std::exchange(stale_, {})) unmap_memory(address, mappings_[address].bytes);
-    if (context_ == c.context) context_ = 0;
-    return answer(c.request, status, free_memory(), 0);
-  });
-  return {};
+  std::erase_if(comms_,
+                [&](const auto& entry) { return c.context == 0 || entry.second.context == c.context; });
+  destroy_context(c.context);
+  auto& driver = shared_.driver;
+  auto status = Status::success;
+  if (c.context != 0) {
+    status = driver.ctx_destroy(contexts_[c.context]);
+    contexts_.erase(c.context);
+    shared_.current = nullptr;
+  } else {
+    close_housekeeping();
+    driver.primary_ctx_release(device_);
+    shared_.current = nullptr;
+    words_ = 0;
+    control_ = nullptr;
+    status = driver.primary_ctx_retain(&contexts_[0], device_);
+    if (status == Status::success) status = enter(0);
+    if (status == Status::success) status = open_housekeeping();
+  }
+  // The context's streams are gone, whatever they were waiting for: their fences fire no more.
+  for (auto* fence : fences_live_) {
+    if (fence->context == c.context && !fence->fired.load()) fence->failed = true;
+  }
+  // What a lost context would not let go of goes now.
+  for (const auto address : std::exchange(stale_, {})) unmap_memory(address, mappings_[address].bytes);
+  if (context_ == c.context) context_ = 0;
+  return answer(c.request, status, free_memory(), 0);
 }
 
 Result<void> WorkerLane::on(const CtxCreate& c) {
@@ -288,7 +289,8 @@ std::uint64_t WorkerLane::free_memory() {
   std::size_t free = 0, total = 0;
   if (enter(0) != Status::success || shared_.driver.mem_get_info(&free, &total) != Status::success) return 0;
   const auto used = used_.load();
-  return std::min<std::uint64_t>(free, total_ > used ? total_ - used : 0);
+  // In whole granules: so much can really be mapped.
+  return std::min<std::uint64_t>(free, total_ > used ? total_ - used : 0) / granularity_ * granularity_;
 }
 
 Status WorkerLane::map_memory(std::uint64_t address, std::uint64_t bytes) {

@@ -71,7 +71,7 @@ Result<void> WorkerLane::on(const ModuleLoad& c) {
     wrapper.version = c.containers == 1 ? 1 : 2;
     wrapper.data = pointers.front();
     wrapper.extra = c.containers == 1 ? nullptr : static_cast<const void*>(pointers.data());
-    if (status == Status::success) status = shared_.driver.module_load_data(&made, &wrapper, sizeof wrapper);
+    if (status == Status::success) status = shared_.driver.module_load_data(&made, &wrapper, 0);
   } else {
     const auto size = image.size();
     // A wrapper holds pointers, which mean nothing from another process.
