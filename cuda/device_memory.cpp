@@ -157,6 +157,9 @@ Result<void> DeviceMemory::Way::write(DevicePtr device_pointer, const std::byte*
 }
 
 Result<void> DeviceMemory::Way::reduce(DevicePtr dst, DevicePtr src, std::size_t count, int type, int op) {
+  if (type < CENOTE_FLOAT32 || type > CENOTE_INT64 || op < CENOTE_SUM || op > CENOTE_AVG) {
+    return fail(ErrorCode::invalid_argument, "reduce on the device", "no such element type or operation");
+  }
   std::lock_guard lock(mutex_);
   const Current current(driver, context);
   if (current.status() != Status::success) return fail(failed("reduce on the device", current.status()));

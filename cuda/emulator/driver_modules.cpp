@@ -53,7 +53,7 @@ Status EmulatedDriver::place_variables(const Entered& in, ModuleState& module) {
     const auto pieces = state_->space.resolve(module.variables[i], std::max<std::size_t>(variable.size, 1));
     auto* host = pieces[0].host;
     std::memset(host, 0, variable.size);
-    std::memcpy(host, variable.initial.data(), std::min(variable.initial.size(), variable.size));
+    std::copy_n(variable.initial.data(), std::min(variable.initial.size(), variable.size), host);
     for (const auto& fix : variable.relocations) {
       const auto value = module.variables[fix.target] + static_cast<std::uint64_t>(fix.addend);
       if (fix.offset <= variable.size &&

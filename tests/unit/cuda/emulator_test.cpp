@@ -323,7 +323,7 @@ TEST_F(Emulator, TheDestructorEndsWhatIsInFlight) {
 
 TEST_F(Emulator, AThreadsDefaultStreamEndsWithItAndRunsWhatIsInIt) {
   start();
-  const auto word = allocate(4);
+  const auto memory = allocate(400);
   const auto threads_now = [] {
     std::size_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
@@ -331,14 +331,16 @@ TEST_F(Emulator, AThreadsDefaultStreamEndsWithItAndRunsWhatIsInIt) {
     return count;
   };
   const auto before = threads_now();
-  for (unsigned i = 1; i <= 100; ++i) {
+  std::vector<unsigned> wanted;
+  for (unsigned i = 0; i < 100; ++i) {
+    wanted.push_back(i + 1);
     std::thread([&] {
       driver->ctx_set_current(context);
-      driver->memset_d32_async(word, i, 1, reinterpret_cast<Stream>(2));
+      driver->memset_d32_async(memory + i * 4, i + 1, 1, reinterpret_cast<Stream>(2));
     }).join();
   }
   ASSERT_OK(driver->ctx_synchronize());
-  EXPECT_GE(words(word, 1)[0], 1u);
+  EXPECT_EQ(words(memory, 100), wanted);
   EXPECT_TRUE(eventually([&] { return threads_now() <= before + 2; })) << threads_now();
 }
 
