@@ -23,7 +23,7 @@ struct Options {
   std::uint32_t gpus = 1;
   std::string model, memory, ttl, note;
   double timeout = 10.0;
-  bool detach = false, json = false;
+  bool detach = false, json = false, wait = false;
   std::vector<std::string> command;
 };
 
@@ -32,6 +32,7 @@ Result<LeaseSpec> read_spec(const Options& options) {
   spec.gpus = options.gpus;
   spec.model = options.model;
   spec.note = options.note;
+  spec.wait = options.wait;
   if (!options.memory.empty()) {
     CENOTE_ASSIGN(spec.memory_bytes, parse_size(options.memory));
   }
@@ -130,7 +131,10 @@ void add_lease(CLI::App& app, Cli& cli) {
   command->add_option("--ttl", options->ttl,
                       "how long it lives without renewal, as in 30s (default: the broker's)");
   command->add_option("--note", options->note, "shown in listings");
-  command->add_option("--timeout", options->timeout, "seconds to wait for the broker")->capture_default_str();
+  command
+      ->add_option("--timeout", options->timeout, "seconds to wait for the broker, and with --wait for GPUs")
+      ->capture_default_str();
+  command->add_flag("--wait", options->wait, "while all are taken, ask again until --timeout");
   command->add_flag("--detach", options->detach, "print a lease file and end; the lease lives for its ttl");
   command->add_flag("--json", options->json, "print the lease as JSON");
   command->add_option("command", options->command,

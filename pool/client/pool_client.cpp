@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "pool/client/calls.h"
@@ -38,6 +39,8 @@ LeaseInfo read_lease(const v1::Lease& lease) {
 }
 
 namespace {
+
+constexpr auto kAskAgain = std::chrono::milliseconds(50);
 
 AgentState read_agent(const v1::AgentStatus& in) {
   AgentState agent;
@@ -81,9 +84,19 @@ class Client final : public PoolClient {
     request.set_note(spec.note);
     request.set_request_id(to_hex(request_id));
     v1::LeaseReply reply;
-    CENOTE_TRY(ask("lease from broker", deadline, cancel, [&](grpc::ClientContext& context) {
-      return broker_->RequestLease(&context, request, &reply);
-    }));
+    for (;;) {
+      const auto granted = ask("lease from broker", deadline, cancel, [&](grpc::ClientContext& context) {
+        return broker_->RequestLease(&context, request, &reply);
+      });
+      if (granted) break;
+      const bool again =
+          spec.wait && granted.error().code == ErrorCode::resource_exhausted && !deadline.passed();
+      if (!again) return fail(granted.error());
+      if (cancel != nullptr && cancel->raised()) {
+        return fail(ErrorCode::cancelled, "lease from broker", "cancelled while waiting for free GPUs");
+      }
+      std::this_thread::sleep_for(std::min<Clock::duration>(deadline.left(), kAskAgain));
+    }
     const auto token = as_bytes(reply.lease().token());
     return make_lease(options_, broker_, read_lease(reply.lease()), Bytes(token.begin(), token.end()),
                       std::move(key), reply.reason(), true);

@@ -39,6 +39,7 @@ struct LeaseSpec {
   std::uint64_t memory_bytes = 0;  ///< per GPU; 0 = whole devices
   Clock::duration ttl{};           ///< 0 = the broker's default; counted in whole seconds
   std::string note;
+  bool wait = false;  ///< for GPUs that are held or being cleared: ask again until the deadline
 };
 
 struct DeviceStatus {

@@ -51,13 +51,9 @@ class KillTest : public ::testing::Test {
   }
   /// Devices of a lease that ended are free once their agents have confirmed it, so this may take a while.
   std::unique_ptr<client::Lease> lease(std::uint32_t gpus) {
-    std::unique_ptr<client::Lease> lease;
-    EXPECT_TRUE(eventually([&] {
-      auto granted = client->lease({.gpus = gpus, .ttl = seconds(60)}, patience());
-      if (granted) lease = std::move(*granted);
-      return lease != nullptr;
-    }));
-    return lease;
+    auto granted = client->lease({.gpus = gpus, .ttl = seconds(60), .wait = true}, patience());
+    EXPECT_TRUE(granted) << granted.error().message();
+    return granted ? std::move(*granted) : nullptr;
   }
 
   const unsigned seed = std::random_device{}();
@@ -92,6 +88,8 @@ class Churn {
         const std::lock_guard lock(held_mutex);
         if (!held.insert(uuid).second) ++doubles;
       }
+      // Held for a moment, so that a second grant would meet the first.
+      std::this_thread::sleep_for(milliseconds(5));
       {
         // From here on somebody else may be granted it.
         const std::lock_guard lock(held_mutex);
@@ -137,6 +135,7 @@ TEST_F(KillTest, ABrokerKilledAndRestartedLosesNoLeaseAndGrantsNothingTwice) {
   first.finish();
   second.finish();
   EXPECT_EQ(first.doubles + second.doubles, 0) << "seed " << seed;
+  EXPECT_GT(first.grants + second.grants, 0) << "nothing was granted meanwhile, so nothing was shown";
   EXPECT_FALSE(held->lost()) << held->lost()->message();
 
   // The broker's list, the agents' word, and the store agree.
@@ -222,7 +221,8 @@ TEST_F(KillTest, AKilledClientsLeaseIsReclaimedWithinItsTimeToLive) {
     cli::ChildOptions options;
     options.command = {kCenote};
     for (const auto& option : cluster->options()) options.command.push_back(option);
-    for (const auto* word : {"lease", "--gpus", "4", "--ttl", "2s"}) options.command.emplace_back(word);
+    for (const auto* word : {"lease", "--gpus", "4", "--ttl", "2s", "--wait"})
+      options.command.emplace_back(word);
     const UniqueFd output(::memfd_create("output", MFD_CLOEXEC));
     options.output = output.get();
     auto holder = cli::ChildProcess::start(options);
