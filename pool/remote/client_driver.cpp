@@ -27,6 +27,15 @@ void* reserve_anywhere(std::size_t bytes, std::size_t granule) {
   return static_cast<char*>(wide) + (at - begin);
 }
 
+/// A place that is likely free in any process: far from where programs, libraries and heaps lie.
+std::uint64_t somewhere(std::uint64_t seed, std::size_t granule) {
+  constexpr std::uint64_t from = 0x2000'0000'0000, span = 0x3000'0000'0000;
+  seed += 0x9e3779b97f4a7c15;  // splitmix64
+  seed = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9;
+  seed = (seed ^ (seed >> 27)) * 0x94d049bb133111eb;
+  return round_up(from + (seed ^ (seed >> 31)) % span, granule);
+}
+
 void* reserve_at(std::uint64_t address, std::size_t bytes) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
   return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, flags, -1,
@@ -175,7 +184,13 @@ Result<void> RemoteDriverImpl::agree_on_range(RemoteDevice& device, Deadline dea
   // Twice the memory, so that fragments do not run out of addresses before they run out of memory.
   const auto bytes = round_up(2 * device.info.total_memory, granule) + 64 * granule;
   for (int round = 0; round < range_rounds && !deadline.passed(); ++round) {
-    void* mine = reserve_anywhere(bytes, granule);
+    const auto wish =
+        somewhere(born_ + device.lane.ordinal() * range_rounds + static_cast<unsigned>(round), granule);
+    void* mine = reserve_at(wish, bytes);
+    if (mine == MAP_FAILED || reinterpret_cast<std::uint64_t>(mine) != wish) {
+      if (mine != MAP_FAILED) munmap(mine, bytes);
+      mine = reserve_anywhere(bytes, granule);
+    }
     const auto hint = mine == MAP_FAILED ? 0 : reinterpret_cast<std::uint64_t>(mine);
     // In a shared process the worker can only have the hint once this side has let go of it.
     const bool yield = round >= range_rounds / 2;

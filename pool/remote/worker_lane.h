@@ -230,6 +230,8 @@ class WorkerLane {
   void pin(void* memory, std::size_t bytes);
   void close_housekeeping();
   void destroy_context(std::uint32_t context);
+  /// For a context that goes as a whole, with all that was made in it.
+  void forget_context(std::uint32_t context);
   std::optional<std::size_t> take_word();
   void release_words();
 

@@ -126,12 +126,33 @@ void WorkerLane::destroy_context(std::uint32_t number) {
 }
 
 // The primary context is the lane's home: it is released and taken again, so that the client finds it as new.
+void WorkerLane::forget_context(std::uint32_t number) {
+  for (std::uint32_t i = 0; i < modules_.size(); ++i) {
+    if (!modules_[i].live || modules_[i].context != number) continue;
+    for (auto& function : functions_) {
+      if (function.live && function.module == i) function = {};
+    }
+    for (const auto base : modules_[i].globals) globals_.erase(base);
+    modules_[i] = {};
+  }
+  for (auto& event : events_) {
+    if (event.context == number) event = {};
+  }
+  for (auto& stream : streams_) {
+    if (stream.context == number) stream = {};
+  }
+  for (auto& waiter : waiters_) {
+    if (waiter.context == number) waiter.event = nullptr;
+  }
+  std::erase_if(doomed_streams_, [&](const auto& doomed) { return doomed.second == number; });
+}
+
 Result<void> WorkerLane::on(const CtxDestroy& c) {
   if (!contexts_.contains(c.context))
     return answer_text(c.request, Status::invalid_context, 0, 0, "no such context");
   std::erase_if(comms_,
                 [&](const auto& entry) { return c.context == 0 || entry.second.context == c.context; });
-  destroy_context(c.context);
+  forget_context(c.context);
   auto& driver = shared_.driver;
   auto status = Status::success;
   if (c.context != 0) {
@@ -139,13 +160,14 @@ Result<void> WorkerLane::on(const CtxDestroy& c) {
     contexts_.erase(c.context);
     shared_.current = nullptr;
   } else {
-    close_housekeeping();
+    // Words and control stream go with the context. Freeing them one by one would wait for its kernels.
     driver.primary_ctx_release(device_);
     shared_.current = nullptr;
     words_ = 0;
     control_ = nullptr;
     status = driver.primary_ctx_retain(&contexts_[0], device_);
     if (status == Status::success) status = enter(0);
+    for (auto* memory : pinned_) driver.mem_host_unregister(memory);
     if (status == Status::success) status = open_housekeeping();
   }
   // The context's streams are gone, whatever they were waiting for: their fences fire no more.
