@@ -208,8 +208,8 @@ Result<MemoryDescription> DeviceMemory::describe(DevicePtr pointer, std::size_t 
   int type = 0;
   auto status = driver.pointer_get_attribute(&type, PointerAttribute::memory_type, pointer);
   if (status == Status::success && type == kMemoryHost) {
-    return MemoryDescription::of_host(reinterpret_cast<const void*>(pointer),
-                                      size);  // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): unified addressing
+    return MemoryDescription::of_host(reinterpret_cast<const void*>(pointer), size);
   }
   if (status == Status::success) status = driver.mem_get_address_range(&base, &whole, pointer);
   if (status != Status::success || size > whole - (pointer - base)) {

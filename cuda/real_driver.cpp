@@ -14,12 +14,16 @@
 namespace cenote::cuda {
 namespace {
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and parameter lists
+
 // libcuda's functions, under the names of the methods that call them.
 struct Table {
 #define CENOTE_CU(member, name, version, symbol, need, arguments) int(*member) arguments = nullptr;
 #include "cuda/abi/functions.def"
 #undef CENOTE_CU
 };
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 enum class Need { required, optional };
 
@@ -315,11 +319,13 @@ Result<std::unique_ptr<Driver>> load_real_driver(const std::string& library) {
   const Resolver resolver(handle);
   Table table;
   std::string missing;
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define CENOTE_CU(member, name, version, symbol, need, arguments)                          \
   table.member = reinterpret_cast<int(*) arguments>(resolver.find(name, version, symbol)); \
   if (table.member == nullptr && Need::need == Need::required) missing += std::string(" ") + symbol;
 #include "cuda/abi/functions.def"
 #undef CENOTE_CU
+  // NOLINTEND(bugprone-macro-parentheses)
   if (!missing.empty()) {
     return fail(Error{ErrorCode::not_supported, "use the CUDA driver " + library, "it has no" + missing}.fix(
         "update the NVIDIA driver to one of CUDA 11.7 or newer"));

@@ -27,9 +27,8 @@ bool on_device(DevicePtr pointer) {
          type == kDevice;
 }
 
-void* host(DevicePtr pointer) {
-  return reinterpret_cast<void*>(pointer);
-}  // NOLINT(performance-no-int-to-ptr)
+// NOLINTNEXTLINE(performance-no-int-to-ptr): unified addressing
+void* host(DevicePtr pointer) { return reinterpret_cast<void*>(pointer); }
 
 }  // namespace
 

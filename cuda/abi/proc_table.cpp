@@ -21,11 +21,13 @@ struct Proc {
   void (*function)();
 };
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the symbol is a name
 constexpr Proc kProcs[] = {
 #define CENOTE_PROC(symbol, name, version, per_thread) {name, version, per_thread != 0, &declared::symbol},
 #include "cuda/abi/procs.def"
 #undef CENOTE_PROC
 };
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace
 

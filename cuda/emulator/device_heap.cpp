@@ -85,7 +85,7 @@ DeviceHeap::~DeviceHeap() {
     __atomic_store_n(&exports()[i].live, 0, __ATOMIC_RELEASE);
   }
   munmap(host_, span_);
-  munmap(reinterpret_cast<void*>(reserved_), span_);
+  munmap(reinterpret_cast<void*>(reserved_), span_);  // NOLINT(performance-no-int-to-ptr)
   close(fd_);
 }
 

@@ -32,13 +32,13 @@ bool is_host_memory(const void* pointer, std::size_t bytes) {
   const auto end = reinterpret_cast<std::uintptr_t>(pointer) + bytes;
   if (end < begin) return false;
   std::vector<unsigned char> resident((end - begin + kPage - 1) / kPage);
-  return mincore(reinterpret_cast<void*>(begin), end - begin, resident.data()) ==
-         0;  // NOLINT(performance-no-int-to-ptr)
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return mincore(reinterpret_cast<void*>(begin), end - begin, resident.data()) == 0;
 }
 
 template <class T>
 Status answer(void* out, T value) {
-  std::memcpy(out, &value, sizeof(value));
+  std::memcpy(out, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): handles are answers too
   return Status::success;
 }
 

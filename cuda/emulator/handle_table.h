@@ -66,8 +66,8 @@ class HandleTable {
   };
 
   static Handle encode(std::uint64_t index, std::uint64_t generation) {
-    return reinterpret_cast<Handle>(generation << 32 | index << 8 |
-                                    Tag);  // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is no address
+    return reinterpret_cast<Handle>(generation << 32 | index << 8 | Tag);
   }
   const Slot* find(Handle handle) const {
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);

@@ -14,7 +14,7 @@ class Task {
 
   template <class F>
     requires(!std::is_same_v<std::decay_t<F>, Task>)
-  explicit Task(F&& work) {
+  explicit Task(F&& work) {  // NOLINT(bugprone-forwarding-reference-overload): not for Task itself
     using Work = std::decay_t<F>;
     static_assert(sizeof(Work) <= capacity && alignof(Work) <= alignof(std::max_align_t));
     static_assert(std::is_nothrow_move_constructible_v<Work>);
