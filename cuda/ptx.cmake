@@ -13,6 +13,12 @@ target_compile_options(cenote_ptx PRIVATE -fno-strict-aliasing)
 
 # The lane loops once for each vector width; best_lanes() chooses at run time.
 set(lane_flags -O3 -fno-trapping-math -fno-math-errno)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  list(APPEND lane_flags -Wno-pass-failed)  # a loop that cannot be vectorised (division, 128 bits) is no mistake
+endif()
+if(CENOTE_SANITIZE)
+  list(APPEND lane_flags -O1)  # there correctness is looked at, and hundreds of checked loops take minutes to optimise
+endif()
 set_source_files_properties(emulator/run_lanes_base.cpp PROPERTIES COMPILE_OPTIONS "${lane_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_sources(cenote_ptx PRIVATE emulator/run_lanes_avx2.cpp emulator/run_lanes_avx512.cpp)
