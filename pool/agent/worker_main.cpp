@@ -104,6 +104,7 @@ Result<Served> prepare(const WorkerSetup& setup) {
   options.memory_limits = setup.memory_limits;
   options.client_fabric_address = setup.client_fabric_address;
   options.channel = setup.channel;
+  options.rank_fabric = fabric;
   CENOTE_ASSIGN(served.worker, remote::Worker::create(*served.driver, *served.fabric, std::move(options)));
   return served;
 }
