@@ -182,16 +182,16 @@ bool Machine::load(Group& g, const Fragment& f, const Inst& i, const std::uint8_
       using T = decltype(element);
       for (unsigned k = 0; k < i.count; ++k) {
         std::byte* d = at(g, code_.lists[i.list + k]);
-        const std::byte* from = host + std::size_t{k} * size - origin;
+        const std::uint64_t before = origin - std::uint64_t{k} * size;  // may wrap; the difference does not
         if (i.width_d == size && !i.ordered) {
           T* to = reinterpret_cast<T*>(d);
           for (unsigned lane = low; lane < f.high; ++lane)
-            if (mask[lane]) to[lane] = read<T>(from + addresses_[lane], false);
+            if (mask[lane]) to[lane] = read<T>(host + (addresses_[lane] - before), false);
         } else {
           for (unsigned lane = low; lane < f.high; ++lane)
             if (mask[lane])
-              place(d + std::size_t{lane} * i.width_d, i.width_d, read<T>(from + addresses_[lane], i.ordered),
-                    sign);
+              place(d + std::size_t{lane} * i.width_d, i.width_d,
+                    read<T>(host + (addresses_[lane] - before), i.ordered), sign);
         }
       }
     });
