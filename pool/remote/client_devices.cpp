@@ -19,6 +19,7 @@ RemoteDevice* RemoteDriverImpl::device_of(Handle handle) {
 }
 
 Status RemoteDriverImpl::current(Target& target) {
+  if (!initialized_) return Status::not_initialized;
   const auto& stack = thread_state().stack;
   if (stack.empty() || stack.back() == nullptr) return Status::invalid_context;
   const auto handle = Handle::of(stack.back());

@@ -65,7 +65,8 @@ struct RemoteDevice {
   HandleTable<EventEntry> events;
   HandleTable<ModuleEntry> modules;
   HandleTable<FunctionEntry> functions;
-  std::set<std::uint64_t> physical{};  ///< handles of mem_create
+  std::set<std::uint64_t> physical{};               ///< handles of mem_create
+  std::map<std::uint64_t, std::uint64_t> mapped{};  ///< by mem_map: address -> bytes
   std::uint64_t next_physical = 1;
   std::uint32_t next_comm = 1;
 };

@@ -281,6 +281,8 @@ Status RemoteDriverImpl::mem_address_free(cuda::DevicePtr pointer, std::size_t b
   const auto place = locate(pointer, nullptr);
   if (place.device == nullptr || place.exact || place.base != pointer || place.bytes != bytes)
     return Status::invalid_value;
+  const auto inside = place.device->mapped.lower_bound(pointer);
+  if (inside != place.device->mapped.end() && inside->first < pointer + bytes) return Status::invalid_value;
   place.device->space.free(pointer);
   return Status::success;
 }
@@ -318,7 +320,10 @@ Status RemoteDriverImpl::mem_map(cuda::DevicePtr pointer, std::size_t bytes, std
   if (device != place.device)
     return explain(Status::not_supported,
                    "memory of one leased GPU cannot be mapped in the range of another");
-  return ask({device, 0, 0}, VmmMap{0, pointer, bytes, offset, static_cast<std::uint32_t>(handle)});
+  const auto status =
+      ask({device, 0, 0}, VmmMap{0, pointer, bytes, offset, static_cast<std::uint32_t>(handle)});
+  if (status == Status::success) device->mapped[pointer] = bytes;
+  return status;
 }
 
 Status RemoteDriverImpl::mem_unmap(cuda::DevicePtr pointer, std::size_t bytes) {
@@ -326,7 +331,9 @@ Status RemoteDriverImpl::mem_unmap(cuda::DevicePtr pointer, std::size_t bytes) {
   Place place;
   if (const auto status = within(pointer, bytes, nullptr, place); status != Status::success) return status;
   if (place.exact) return Status::invalid_value;
-  return ask({place.device, 0, 0}, VmmUnmap{0, pointer, bytes});
+  const auto status = ask({place.device, 0, 0}, VmmUnmap{0, pointer, bytes});
+  if (status == Status::success) place.device->mapped.erase(pointer);
+  return status;
 }
 
 Status RemoteDriverImpl::mem_set_access(cuda::DevicePtr pointer, std::size_t bytes, cuda::DeviceId id) {

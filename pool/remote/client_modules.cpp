@@ -222,7 +222,8 @@ Status RemoteDriverImpl::launch(cuda::Function function, const cuda::LaunchConfi
   if (kernel == nullptr) return Status::invalid_handle;
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
-  if (target.device != device || target.context != kernel->context) return Status::invalid_handle;
+  if (target.device != device || target.context != kernel->context)
+    return Handle::of(stream).bits <= 2 ? Status::invalid_context : Status::invalid_handle;
   std::uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
     if (config.grid[i] == 0 || config.block[i] == 0 || config.grid[i] > device->max_grid[i] ||

@@ -415,9 +415,11 @@ Result<void> WorkerLane::on(const VmmRelease& c) {
 
 Result<void> WorkerLane::on(const VmmMap& c) {
   const auto found = physical_.find(c.handle);
-  if (found == physical_.end() || !in_range(c.address, c.bytes) || !is_free(c.address, c.bytes) ||
-      c.offset > found->second.bytes || c.bytes > found->second.bytes - c.offset)
-    return answer_text(c.request, Status::invalid_value, 0, 0, "no such memory, or its place is taken");
+  if (found == physical_.end() || !in_range(c.address, c.bytes) || c.offset > found->second.bytes ||
+      c.bytes > found->second.bytes - c.offset)
+    return answer_text(c.request, Status::invalid_value, 0, 0, "no such memory, or it is smaller");
+  if (!is_free(c.address, c.bytes))
+    return answer_text(c.request, Status::already_mapped, 0, 0, "something is mapped there");
   const auto status = shared_.driver.mem_map(c.address, c.bytes, c.offset, found->second.handle);
   if (status == Status::success) mappings_[c.address] = {c.bytes, 0, false, c.handle};
   return answer(c.request, status);
