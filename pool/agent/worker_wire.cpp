@@ -140,7 +140,9 @@ Result<Bytes> receive_packet(int fd) {
       packet.resize(static_cast<std::size_t>(got));
       return packet;
     }
-    if (errno == ECONNRESET) return Bytes{};
+    // Said once, and before the packets that still lie there, when the other side ended without reading all:
+    // its last words come with the next try.
+    if (errno == ECONNRESET) continue;
     if (errno != EINTR) return fail(system_error("receive from the other end of the worker's socket", errno));
   }
 }
