@@ -35,7 +35,7 @@ struct Spawned {
 };
 
 // posix_spawn, so that nothing runs in the child before exec: the agent has threads of gRPC.
-Result<Spawned> spawn_worker(const WorkerProcessOptions& options) {
+Result<Spawned> spawn_worker(const WorkerProcessOptions& options, const WorkerSetup& setup) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     return fail(system_error("make the worker's socket pair", errno));
@@ -43,6 +43,8 @@ Result<Spawned> spawn_worker(const WorkerProcessOptions& options) {
   Spawned spawned;
   spawned.socket = UniqueFd(pair[0]);
   const UniqueFd theirs(pair[1]);
+  // Before there is a worker: sending to one that died already would throw away its last words.
+  CENOTE_TRY(send_packet(spawned.socket.get(), encode_setup(setup)));
 
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
@@ -244,14 +246,12 @@ class Processes final : public WorkerProcesses {
                             "it was ended before it started"});
       return;
     }
-    auto process = spawn_worker(options_);
+    auto process = spawn_worker(options_, worker.setup);
     if (!process) {
       give_up(worker, std::move(process).error());
       return;
     }
     worker.process = std::move(*process);
-    // A worker that died already is reaped below, with a better reason than a broken pipe.
-    [[maybe_unused]] const auto sent = send_packet(worker.process.socket.get(), encode_setup(worker.setup));
   }
 
   void give_up(Worker& worker, Error error) {
@@ -300,11 +300,9 @@ class Processes final : public WorkerProcesses {
   }
 
   bool reap(Worker& worker) {
-    siginfo_t info{};
     int status = 0;
     const auto pid = ::waitpid(worker.process.pid, &status, WNOHANG);
     if (pid == 0 || (pid < 0 && errno == EINTR)) return false;
-    static_cast<void>(info);
     listen(worker);  // last words that came between the first look and the end
     worker.exit = read_exit(status, worker.last_words);
     worker.reply(fail(ErrorCode::peer_failed, "start worker of lease " + worker.setup.lease_id,
