@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
   if (cenote_comm_create(context, &options, &comm)) return failed("communicator");
 
   float values[4] = {1, 2, 3, (float)options.rank};
-  if (cenote_allreduce(comm, values, values, 4, CENOTE_FLOAT32, CENOTE_SUM, &request)) return failed("allreduce");
+  if (cenote_allreduce(comm, values, values, 4, CENOTE_FLOAT32, CENOTE_SUM, &request))
+    return failed("allreduce");
   if (cenote_wait(comm, &request, 0)) return failed("wait");
   printf("rank %u: %g %g %g %g\n", options.rank, values[0], values[1], values[2], values[3]);
 

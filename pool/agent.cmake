@@ -27,7 +27,7 @@ cenote_room(cli
     cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp
     cli/cmd_lease.cpp cli/cmd_release.cpp cli/cmd_leases.cpp cli/cmd_top.cpp
     cli/cmd_doctor.cpp cli/cmd_config.cpp cli/cmd_version.cpp cli/cmd_completion.cpp cli/cmd_demo.cpp
-  USES cenote_agent cenote_client cenote_broker cenote_collectives cenote_kernels CLI11::CLI11)
+  USES cenote_agent cenote_client cenote_broker cenote_session cenote_collectives cenote_kernels CLI11::CLI11)
 target_compile_definitions(cenote_cli PRIVATE
   CENOTE_VERSION="${PROJECT_VERSION}" CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 add_executable(cenote cli/main.cpp)

@@ -19,12 +19,20 @@ namespace {
 
 constexpr int kPassedFd = 3;
 
-// environ with `more` in place of what had the same names.
-std::vector<std::string> merged_environment(const std::map<std::string, std::string>& more) {
+// environ with the options' variables in place of what had the same names, and their folders in front of
+// paths.
+std::vector<std::string> merged_environment(const ChildOptions& options) {
+  auto more = options.environment;
+  for (const auto& [name, folder] : options.path_front) more[name] = folder;
   std::vector<std::string> merged;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    if (!more.contains(text.substr(0, text.find('=')))) merged.push_back(text);
+    const auto name = text.substr(0, text.find('='));
+    if (options.path_front.contains(name) && text.size() > name.size() + 1) {
+      more[name] += ":" + text.substr(name.size() + 1);
+    } else if (!more.contains(name)) {
+      merged.push_back(text);
+    }
   }
   for (const auto& [name, value] : more) merged.push_back(name + "=" + value);
   return merged;
@@ -73,7 +81,7 @@ struct SpawnPlan {
 
 Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
   auto words = options.command;
-  auto variables = merged_environment(options.environment);
+  auto variables = merged_environment(options);
   const auto argv = pointers(words);
   const auto envp = pointers(variables);
   const SpawnPlan plan(options);

@@ -17,10 +17,12 @@ namespace cenote::pool::cli {
 struct ChildOptions {
   std::vector<std::string> command;                  ///< program (looked up in PATH) and arguments
   std::map<std::string, std::string> environment{};  ///< added to that of this process
-  bool own_group = true;                             ///< a Ctrl-C at the terminal does not reach it
-  int output = -1;                                   ///< its standard output; -1 = this process's
-  int error = -1;                                    ///< its standard error; -1 = this process's
-  int pass = -1;                                     ///< a descriptor that it finds as number 3; -1 = none
+  std::map<std::string, std::string>
+      path_front{};       ///< LD_LIBRARY_PATH and the like: a folder put before the rest
+  bool own_group = true;  ///< a Ctrl-C at the terminal does not reach it
+  int output = -1;        ///< its standard output; -1 = this process's
+  int error = -1;         ///< its standard error; -1 = this process's
+  int pass = -1;          ///< a descriptor that it finds as number 3; -1 = none
 };
 
 /// Movable; not thread-safe. The destructor kills (SIGKILL) and reaps what still runs.

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "pool/cli/child_process.h"
@@ -14,6 +16,8 @@
 #include "pool/cli/output.h"
 #include "pool/client/lease_file.h"
 #include "pool/client/pool_client.h"
+#include "pool/dropin/session.h"
+#include "runtime/process.h"
 
 namespace cenote::pool::cli {
 
@@ -53,6 +57,25 @@ Result<UniqueFd> lease_in_memory(const LeaseFile& file) {
   return fd;
 }
 
+// Where the drop-in libraries stand beside this program; empty = they were not installed with it.
+std::string dropin_folder() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return {};
+  const auto lib = program.parent_path().parent_path() / "lib";
+  for (const auto& folder : {lib / "dropin", lib / "cenote"}) {
+    if (std::filesystem::exists(folder / "libcuda.so.1", error)) return folder.string();
+  }
+  return {};
+}
+
+// What a CUDA program inside the command finds: libcuda.so.1 and libcudart.so.13 that ask the session for
+// GPUs.
+void offer_dropins(ChildOptions& options, const std::string& session) {
+  options.environment[Settings::environment_name("session.socket")] = session;
+  if (const auto folder = dropin_folder(); !folder.empty()) options.path_front["LD_LIBRARY_PATH"] = folder;
+}
+
 // Until the command ends; a signal to us is passed on to it, and the loss of the lease ends it.
 Result<int> run_command(Lease& lease, Interrupt& interrupt, const std::vector<std::string>& command) {
   CENOTE_ASSIGN(const auto file, lease_in_memory(lease.file()));
@@ -61,6 +84,14 @@ Result<int> run_command(Lease& lease, Interrupt& interrupt, const std::vector<st
   options.own_group = false;
   options.environment[Settings::environment_name("client.lease_file")] =
       fmt::format("/proc/{}/fd/{}", ::getpid(), file.get());
+  std::array<std::uint8_t, 16> random{};
+  CENOTE_TRY(random_bytes(random));
+  const auto address = "@cenote-session-" + to_hex(random);
+  CENOTE_ASSIGN(const auto session,
+                dropin::SessionServer::start(address, [&](std::span<const std::byte> fabric) {
+                  return lease.open_workers(fabric, Deadline::in(std::chrono::seconds(10)));
+                }));
+  offer_dropins(options, address);
   CENOTE_ASSIGN(auto child, ChildProcess::start(options));
   pollfd fds[2] = {{child.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};
   while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
@@ -140,7 +171,8 @@ void add_lease(CLI::App& app, Cli& cli) {
   command->add_option("command", options->command,
                       "after --: hold the lease while this runs, end with its exit code");
   command->footer(
-      "A command finds its lease file by the setting client.lease_file (CENOTE_CLIENT_LEASE_FILE).\n"
+      "A CUDA program (driver API, or built with nvcc -cudart shared) finds the leased GPUs as its own.\n"
+      "Other commands find their lease file by the setting client.lease_file (CENOTE_CLIENT_LEASE_FILE).\n"
       "Examples:\n"
       "  cenote lease --gpus 4 --model H200 --mem 40GiB\n"
       "  cenote lease --gpus 2 --note 'night run' -- python3 train.py --epochs 9\n"

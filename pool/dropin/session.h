@@ -20,14 +20,15 @@
 namespace cenote::pool::dropin {
 
 /// What the server asks of its owner for each program that connects: sessions on every worker of the lease.
-using OpenWorkers =
-    std::function<Result<std::vector<remote::WorkerAddress>>(std::span<const std::byte> client_fabric_address)>;
+using OpenWorkers = std::function<Result<std::vector<remote::WorkerAddress>>(
+    std::span<const std::byte> client_fabric_address)>;
 
-/// Serves until destroyed, on a thread of its own. Only processes of the same user are answered. A client that
-/// sends nothing, or nonsense, is dropped after a second and cannot hold up the others for longer.
+/// Serves until destroyed, on a thread of its own. Only processes of the same user are answered. A client
+/// that sends nothing, or nonsense, is dropped after a second and cannot hold up the others for longer.
 class SessionServer {
  public:
-  /// `path`: of the socket; its folder should be private. Errors: system_error, already_exists.
+  /// `path`: of the socket, in a private folder; or "@name", which leaves no file. Errors: system_error,
+  /// already_exists.
   static Result<std::unique_ptr<SessionServer>> start(const std::string& path, OpenWorkers open);
   ~SessionServer();
   SessionServer(const SessionServer&) = delete;
@@ -40,14 +41,15 @@ class SessionServer {
 
   std::string path_;
   UniqueFd listener_;
-  UniqueFd stop_;   ///< eventfd: readable = end
+  UniqueFd stop_;  ///< eventfd: readable = end
   OpenWorkers open_;
   std::thread thread_;
 };
 
 /// Opens the session at `path` and connects to its workers. Errors: not_found (nobody serves there), what the
 /// server's lease refused, what connecting to a worker met.
-Result<std::unique_ptr<remote::RemoteDriver>> open_session(const std::string& path, const transport::FabricOptions& fabric,
+Result<std::unique_ptr<remote::RemoteDriver>> open_session(const std::string& path,
+                                                           const transport::FabricOptions& fabric,
                                                            Deadline deadline);
 
 }  // namespace cenote::pool::dropin

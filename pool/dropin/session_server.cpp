@@ -25,24 +25,29 @@ Result<std::unique_ptr<SessionServer>> SessionServer::start(const std::string& p
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!listener || !stop) return fail(system_error("make the session socket", errno));
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    if (errno == EADDRINUSE) return fail(ErrorCode::already_exists, "bind the session socket", path + " is in use");
+  if (::bind(listener.get(), address.get(), address.size) != 0) {
+    if (errno == EADDRINUSE)
+      return fail(ErrorCode::already_exists, "bind the session socket", path + " is in use");
     return fail(system_error("bind the session socket " + path, errno));
   }
   if (::listen(listener.get(), 16) != 0) return fail(system_error("listen at " + path, errno));
-  std::unique_ptr<SessionServer> server(new SessionServer(path, std::move(listener), std::move(stop), std::move(open)));
+  std::unique_ptr<SessionServer> server(
+      new SessionServer(path, std::move(listener), std::move(stop), std::move(open)));
   server->thread_ = std::thread([raw = server.get()] { raw->serve(); });
   return server;
 }
 
 SessionServer::SessionServer(std::string path, UniqueFd listener, UniqueFd stop, OpenWorkers open)
-    : path_(std::move(path)), listener_(std::move(listener)), stop_(std::move(stop)), open_(std::move(open)) {}
+    : path_(std::move(path)),
+      listener_(std::move(listener)),
+      stop_(std::move(stop)),
+      open_(std::move(open)) {}
 
 SessionServer::~SessionServer() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
   if (thread_.joinable()) thread_.join();
-  ::unlink(path_.c_str());
+  if (path_.front() != '@') ::unlink(path_.c_str());
 }
 
 void SessionServer::serve() {

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 namespace cenote::pool::dropin {
@@ -17,7 +18,8 @@ Result<void> wait_for(int socket, short events, Deadline deadline) {
   while (true) {
     const int ready = ::poll(&entry, 1, deadline.poll_ms());
     if (ready > 0) return {};
-    if (ready == 0 && deadline.passed()) return fail(ErrorCode::deadline_exceeded, std::string(stage), "no answer in time");
+    if (ready == 0 && deadline.passed())
+      return fail(ErrorCode::deadline_exceeded, std::string(stage), "no answer in time");
     if (ready < 0 && errno != EINTR) return fail(system_error(std::string(stage), errno));
   }
 }
@@ -67,7 +69,12 @@ Bytes encode_workers(const std::vector<remote::WorkerAddress>& workers) {
 
 Bytes encode_error(const Error& error) {
   Writer out;
-  out.put(ReplyKind::error).put(error.code).text(error.stage).text(error.cause).text(error.device).text(error.peer);
+  out.put(ReplyKind::error)
+      .put(error.code)
+      .text(error.stage)
+      .text(error.cause)
+      .text(error.device)
+      .text(error.peer);
   return out.text(error.remedy).put(static_cast<std::int32_t>(error.native)).take();
 }
 
@@ -87,16 +94,19 @@ Result<std::vector<remote::WorkerAddress>> decode_reply(std::span<const std::byt
       worker.fabric_address.assign(address.begin(), address.end());
       worker.channel = in.get<std::uint32_t>();
       worker.peer = in.text();
-      for (auto names = in.get<std::uint32_t>(); names > 0 && !in.bad(); --names) worker.device_names.push_back(in.text());
+      for (auto names = in.get<std::uint32_t>(); names > 0 && !in.bad(); --names)
+        worker.device_names.push_back(in.text());
       workers.push_back(std::move(worker));
     }
     if (in.finished()) return workers;
   }
-  return fail(ErrorCode::protocol_error, "read the session's reply", "malformed reply of " + std::to_string(reply.size()) + " bytes");
+  return fail(ErrorCode::protocol_error, "read the session's reply",
+              "malformed reply of " + std::to_string(reply.size()) + " bytes");
 }
 
 Result<void> send_frame(int socket, std::span<const std::byte> frame, Deadline deadline) {
-  if (frame.size() > max_frame) return fail(ErrorCode::invalid_argument, std::string(stage), "frame too long");
+  if (frame.size() > max_frame)
+    return fail(ErrorCode::invalid_argument, std::string(stage), "frame too long");
   Writer out;
   out.blob(frame);
   auto bytes = out.take();
@@ -107,19 +117,27 @@ Result<Bytes> receive_frame(int socket, Deadline deadline) {
   std::uint32_t length = 0;
   CENOTE_TRY(move(socket, reinterpret_cast<std::byte*>(&length), sizeof length, false, deadline));
   if (length > max_frame)
-    return fail(ErrorCode::protocol_error, std::string(stage), "a frame claims " + std::to_string(length) + " bytes");
+    return fail(ErrorCode::protocol_error, std::string(stage),
+                "a frame claims " + std::to_string(length) + " bytes");
   Bytes frame(length);
   CENOTE_TRY(move(socket, frame.data(), frame.size(), false, deadline));
   return frame;
 }
 
-Result<sockaddr_un> socket_address(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path)
-    return fail(ErrorCode::invalid_argument, "session socket", "path '" + path + "' is empty or too long for a unix socket");
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  return address;
+Result<SocketAddress> socket_address(const std::string& path) {
+  SocketAddress result;
+  result.address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof result.address.sun_path)
+    return fail(ErrorCode::invalid_argument, std::string(stage),
+                "'" + path + "' is empty or too long for a unix socket");
+  std::memcpy(result.address.sun_path, path.c_str(), path.size());
+  result.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  if (path.front() == '@') {
+    result.address.sun_path[0] = '\0';  // the rest, without a terminator, is the name
+  } else {
+    ++result.size;
+  }
+  return result;
 }
 
 }  // namespace cenote::pool::dropin

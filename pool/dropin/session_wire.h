@@ -1,6 +1,7 @@
 // The bytes of a session's request and reply, and how a frame is moved; shared by both ends. Not API.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/un.h>
 
 #include <span>
@@ -25,7 +26,13 @@ Result<std::vector<remote::WorkerAddress>> decode_reply(std::span<const std::byt
 Result<void> send_frame(int socket, std::span<const std::byte> frame, Deadline deadline);
 Result<Bytes> receive_frame(int socket, Deadline deadline);
 
-/// Errors: invalid_argument (too long for a unix socket).
-Result<sockaddr_un> socket_address(const std::string& path);
+struct SocketAddress {
+  sockaddr_un address{};
+  socklen_t size = 0;
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+/// "@name" is one in the abstract namespace: it leaves no file behind, however its server ends. Errors:
+/// invalid_argument (too long for a unix socket).
+Result<SocketAddress> socket_address(const std::string& path);
 
 }  // namespace cenote::pool::dropin

@@ -1,5 +1,5 @@
-/* A driver-API program: opens libcuda.so.1 as such programs do, asks for its functions by name and version, and
- * copies through every device. Prints one line and ends with 0 when what came back is what went there. */
+/* A driver-API program: opens libcuda.so.1 as such programs do, asks for its functions by name and version,
+ * and copies through every device. Prints one line and ends with 0 when what came back is what went there. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,7 +38,9 @@ int main(void) {
   *(void**)&to_device = find("cuMemcpyHtoD", 3020);
   *(void**)&to_host = find("cuMemcpyDtoH", 3020);
   *(void**)&release_memory = find("cuMemFree", 3020);
-  if (!init || !count_devices || !retain || !set_current || !alloc || !to_device || !to_host || !release_memory) return 1;
+  if (!init || !count_devices || !retain || !set_current || !alloc || !to_device || !to_host ||
+      !release_memory)
+    return 1;
 
   int devices = 0, error = init(0);
   if (error != 0 || (error = count_devices(&devices)) != 0) return printf("no devices: error %d\n", error), 1;
@@ -47,9 +49,12 @@ int main(void) {
     uint64_t memory = 0;
     char sent[4096], received[4096] = {0};
     memset(sent, 'a' + device, sizeof sent);
-    if (retain(&context, device) || set_current(context) || alloc(&memory, sizeof sent)) return printf("no memory\n"), 1;
-    if (to_device(memory, sent, sizeof sent) || to_host(received, memory, sizeof sent)) return printf("no copy\n"), 1;
-    if (memcmp(sent, received, sizeof sent) != 0 || release_memory(memory)) return printf("other bytes came back\n"), 1;
+    if (retain(&context, device) || set_current(context) || alloc(&memory, sizeof sent))
+      return printf("no memory\n"), 1;
+    if (to_device(memory, sent, sizeof sent) || to_host(received, memory, sizeof sent))
+      return printf("no copy\n"), 1;
+    if (memcmp(sent, received, sizeof sent) != 0 || release_memory(memory))
+      return printf("other bytes came back\n"), 1;
   }
   printf("copies are right on %d devices\n", devices);
   return 0;

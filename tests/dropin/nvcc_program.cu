@@ -17,9 +17,9 @@ __global__ void block_sums(int n, const float* x, float* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
 }
 
-#define CHECK(call)                                                                         \
-  if (const cudaError_t e = (call); e != cudaSuccess)                                       \
-    return std::printf("%s: %s\n", #call, cudaGetErrorString(e)), 1
+#define CHECK(call)                                   \
+  if (const cudaError_t e = (call); e != cudaSuccess) \
+  return std::printf("%s: %s\n", #call, cudaGetErrorString(e)), 1
 
 int main() {
   constexpr int n = 1 << 14, blocks = n / 128;

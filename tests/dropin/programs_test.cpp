@@ -60,7 +60,8 @@ TEST(DropIn, AProgramWithoutALeaseIsToldHowToGetOne) {
   ASSERT_TRUE(status);
   EXPECT_NE(cli::ChildProcess::exit_code(*status), 0);
   std::string said(4096, '\0');
-  said.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(error.get(), said.data(), said.size(), 0))));
+  said.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(error.get(), said.data(), said.size(), 0))));
   EXPECT_THAT(said, HasSubstr("cenote lease --gpus N -- PROGRAM"));
 }
 

@@ -1,6 +1,6 @@
-// A program as nvcc makes it with `-cudart shared`, written by hand so that no toolkit is needed: it registers a
-// fat binary and a kernel and launches through the runtime API. Prints one line and ends with 0 when every GPU
-// computed y = 2 x + y.
+// A program as nvcc makes it with `-cudart shared`, written by hand so that no toolkit is needed: it
+// registers a fat binary and a kernel and launches through the runtime API. Prints one line and ends with 0
+// when every GPU computed y = 2 x + y.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -49,7 +49,7 @@ std::vector<unsigned char> container(std::string_view ptx) {
   put(4, std::uint16_t{1});
   put(6, std::uint16_t{16});
   put(8, std::uint64_t{80 + payload});
-  put(16, std::uint16_t{1});            // PTX
+  put(16, std::uint16_t{1});  // PTX
   put(18, std::uint16_t{0x0101});
   put(20, std::uint32_t{80});
   put(24, std::uint64_t{payload});
@@ -110,11 +110,13 @@ int main() {
   for (int device = 0; device < devices; ++device) {
     if (saxpy_on(device) != 0) return 1;
     alignas(8) char properties[1008];
-    if (const int e = cudaGetDeviceProperties(properties, device)) return failed("cudaGetDeviceProperties", e);
+    if (const int e = cudaGetDeviceProperties(properties, device))
+      return failed("cudaGetDeviceProperties", e);
     names += (names.empty() ? "" : ", ") + std::string(properties);
   }
   void* graph = nullptr;
-  if (cudaGraphCreate(&graph, 0) != 801 || cudaGetLastError() != 801) return std::printf("graphs are not refused\n"), 1;
+  if (cudaGraphCreate(&graph, 0) != 801 || cudaGetLastError() != 801)
+    return std::printf("graphs are not refused\n"), 1;
   __cudaUnregisterFatBinary(handle);
   std::printf("saxpy is right on %d devices: %s\n", devices, names.c_str());
   return 0;

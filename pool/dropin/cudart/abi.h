@@ -13,7 +13,8 @@ namespace cenote::cudart {
 
 inline constexpr int runtime_version = 13000;
 
-/// cudaError_t. Codes of the driver keep their number (CUresult and cudaError_t agree); these are the runtime's own.
+/// cudaError_t. Codes of the driver keep their number (CUresult and cudaError_t agree); these are the
+/// runtime's own.
 enum Error : int {
   success = 0,
   invalid_value = 1,
@@ -35,9 +36,17 @@ enum Error : int {
 const char* error_name(int error);
 const char* error_text(int error);
 
-struct Dim3 { unsigned x, y, z; };
+struct Dim3 {
+  unsigned x, y, z;
+};
 
-enum MemcpyKind : int { host_to_host = 0, host_to_device = 1, device_to_host = 2, device_to_device = 3, any_to_any = 4 };
+enum MemcpyKind : int {
+  host_to_host = 0,
+  host_to_device = 1,
+  device_to_host = 2,
+  device_to_device = 3,
+  any_to_any = 4
+};
 enum MemoryType : int { type_unregistered = 0, type_host = 1, type_device = 2, type_managed = 3 };
 
 struct PointerAttributes {
@@ -50,15 +59,18 @@ struct PointerAttributes {
 
 struct FuncAttributes {
   std::size_t shared_size_bytes, const_size_bytes, local_size_bytes;
-  int max_threads_per_block, num_regs, ptx_version, binary_version, cache_mode_ca, max_dynamic_shared_size_bytes,
-      preferred_shmem_carveout;
+  int max_threads_per_block, num_regs, ptx_version, binary_version, cache_mode_ca,
+      max_dynamic_shared_size_bytes, preferred_shmem_carveout;
   int later_fields[19];
 };
 
 struct LaunchAttribute {
   int id;
   int padding;
-  union { int cooperative; char bytes[64]; } value;
+  union {
+    int cooperative;
+    char bytes[64];
+  } value;
 };
 
 struct LaunchConfigC {
@@ -75,47 +87,47 @@ struct DeviceProp {
   char name[256];
   std::uint8_t uuid[16];
   char gap_luid[16];
-  std::size_t total_global_mem;       // 288
+  std::size_t total_global_mem;  // 288
   std::size_t shared_mem_per_block;
-  int regs_per_block;                 // 304
+  int regs_per_block;  // 304
   int warp_size;
-  std::size_t mem_pitch;              // 312
-  int max_threads_per_block;          // 320
+  std::size_t mem_pitch;      // 312
+  int max_threads_per_block;  // 320
   int max_threads_dim[3];
-  int max_grid_size[3];               // 336
+  int max_grid_size[3];  // 336
   int gap_clock;
-  std::size_t total_const_mem;        // 352
-  int major, minor;                   // 360
-  std::size_t texture_alignment;      // 368
+  std::size_t total_const_mem;    // 352
+  int major, minor;               // 360
+  std::size_t texture_alignment;  // 368
   std::size_t gap_texture_pitch;
-  int multiprocessor_count;           // 384
+  int multiprocessor_count;  // 384
   int integrated;
-  int can_map_host_memory;            // 392
+  int can_map_host_memory;  // 392
   char gap_textures[164];
-  int concurrent_kernels;             // 560
+  int concurrent_kernels;  // 560
   int ecc_enabled;
   int pci_bus_id, pci_device_id, pci_domain_id;
   int gap_tcc;
-  int async_engine_count;             // 584
+  int async_engine_count;  // 584
   int unified_addressing;
-  int memory_bus_width;               // 592
+  int memory_bus_width;  // 592
   int l2_cache_size;
   int gap_persisting;
-  int max_threads_per_multiprocessor; // 604
+  int max_threads_per_multiprocessor;  // 604
   int stream_priorities_supported;
   int gap_l1[3];
   std::size_t shared_mem_per_multiprocessor;  // 624
   int regs_per_multiprocessor;
-  int managed_memory;                 // 636
+  int managed_memory;  // 636
   int gap_board[7];
-  int cooperative_launch;             // 668
-  std::size_t shared_mem_per_block_optin;     // 672
+  int cooperative_launch;                  // 668
+  std::size_t shared_mem_per_block_optin;  // 672
   int gap_pageable[2];
   int max_blocks_per_multiprocessor;  // 688
   int gap_window[3];
-  int host_register_supported;        // 704
+  int host_register_supported;  // 704
   int gap_sparse[3];
-  int memory_pools_supported;         // 720
+  int memory_pools_supported;  // 720
   char gap_rest[284];
 };
 

@@ -33,7 +33,8 @@ void fill(DeviceProp& prop, int device) {
   driver.device_total_mem(&prop.total_global_mem, device);
   const auto get = [&](DeviceAttribute which) { return attribute(which, device); };
   prop.shared_mem_per_block = static_cast<std::size_t>(get(DeviceAttribute::max_shared_memory_per_block));
-  prop.shared_mem_per_block_optin = static_cast<std::size_t>(get(DeviceAttribute::max_shared_memory_per_block_optin));
+  prop.shared_mem_per_block_optin =
+      static_cast<std::size_t>(get(DeviceAttribute::max_shared_memory_per_block_optin));
   prop.shared_mem_per_multiprocessor = prop.shared_mem_per_block_optin;
   prop.regs_per_block = prop.regs_per_multiprocessor = 65536;
   prop.warp_size = get(DeviceAttribute::warp_size);
@@ -130,7 +131,8 @@ CENOTE_RT int cudaGetDeviceProperties(DeviceProp* prop, int device) {
 CENOTE_RT int cudaDeviceGetAttribute(int* value, int which, int device) {
   if (value == nullptr) return remember(invalid_value);
   CENOTE_RT_TRY(check_device(device));
-  return remember(Runtime::get().driver().device_get_attribute(value, static_cast<DeviceAttribute>(which), device));
+  return remember(
+      Runtime::get().driver().device_get_attribute(value, static_cast<DeviceAttribute>(which), device));
 }
 
 CENOTE_RT int cudaDeviceGetPCIBusId(char* text, int length, int device) {

@@ -28,13 +28,15 @@ int launch(const void* symbol, Dim3 grid, Dim3 block, void** args, std::size_t s
       {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, static_cast<unsigned>(shared_bytes)};
   const auto status = Runtime::get().driver().launch_kernel(function, config, stream, args);
   // The runtime has a code of its own for a grid or block that the device cannot have.
-  return remember(status == cuda::Status::invalid_value ? static_cast<int>(invalid_configuration) : static_cast<int>(status));
+  return remember(status == cuda::Status::invalid_value ? static_cast<int>(invalid_configuration)
+                                                        : static_cast<int>(status));
 }
 
 int launch_ex(const LaunchConfigC* config, const void* symbol, void** args, Stream stream) {
   for (unsigned i = 0; i < config->attribute_count; ++i) {
     const auto& attribute = config->attributes[i];
-    if (attribute.id == launch_attribute_cooperative && attribute.value.cooperative != 0) return say_unserved("a cooperative launch");
+    if (attribute.id == launch_attribute_cooperative && attribute.value.cooperative != 0)
+      return say_unserved("a cooperative launch");
   }
   return launch(symbol, config->grid, config->block, args, config->dynamic_shared_bytes, stream);
 }
@@ -51,23 +53,27 @@ CENOTE_RT void** __cudaRegisterFatBinary(void* wrapper) {
   return reinterpret_cast<void**>(Runtime::get().add_fatbin(wrapper));
 }
 CENOTE_RT void __cudaRegisterFatBinaryEnd(void** /*handle*/) {}
-CENOTE_RT void __cudaUnregisterFatBinary(void** handle) { Runtime::get().remove_fatbin(reinterpret_cast<Fatbin*>(handle)); }
-CENOTE_RT void __cudaRegisterFunction(void** handle, const char* host_symbol, char* /*device_symbol*/, const char* name,
-                                      int /*thread_limit*/, void* /*tid*/, void* /*bid*/, void* /*block*/, void* /*grid*/,
-                                      int* /*warp_size*/) {
+CENOTE_RT void __cudaUnregisterFatBinary(void** handle) {
+  Runtime::get().remove_fatbin(reinterpret_cast<Fatbin*>(handle));
+}
+CENOTE_RT void __cudaRegisterFunction(void** handle, const char* host_symbol, char* /*device_symbol*/,
+                                      const char* name, int /*thread_limit*/, void* /*tid*/, void* /*bid*/,
+                                      void* /*block*/, void* /*grid*/, int* /*warp_size*/) {
   Runtime::get().add_kernel(reinterpret_cast<Fatbin*>(handle), host_symbol, name);
 }
-CENOTE_RT void __cudaRegisterVar(void** handle, char* host_symbol, char* /*device_symbol*/, const char* name, int /*ext*/,
-                                 std::size_t /*size*/, int /*constant*/, int /*global*/) {
+CENOTE_RT void __cudaRegisterVar(void** handle, char* host_symbol, char* /*device_symbol*/, const char* name,
+                                 int /*ext*/, std::size_t /*size*/, int /*constant*/, int /*global*/) {
   Runtime::get().add_variable(reinterpret_cast<Fatbin*>(handle), host_symbol, name);
 }
-CENOTE_RT void __cudaRegisterManagedVar(void** /*handle*/, void** /*host*/, char* /*device*/, const char* /*name*/, int /*ext*/,
-                                        std::size_t /*size*/, int /*constant*/, int /*global*/) {
+CENOTE_RT void __cudaRegisterManagedVar(void** /*handle*/, void** /*host*/, char* /*device*/,
+                                        const char* /*name*/, int /*ext*/, std::size_t /*size*/,
+                                        int /*constant*/, int /*global*/) {
   say_unserved("a __managed__ variable");
 }
 CENOTE_RT char __cudaInitModule(void** /*handle*/) { return 1; }
 
-CENOTE_RT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, std::size_t shared_bytes, Stream stream) {
+CENOTE_RT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, std::size_t shared_bytes,
+                                               Stream stream) {
   call_stack.push_back({grid, block, shared_bytes, stream});
   return 0;
 }
@@ -87,18 +93,24 @@ CENOTE_RT int __cudaGetKernel(void** kernel, const void* host_symbol) {
   *kernel = found;
   return success;
 }
-CENOTE_RT int cudaGetKernel(void** kernel, const void* host_symbol) { return __cudaGetKernel(kernel, host_symbol); }
+CENOTE_RT int cudaGetKernel(void** kernel, const void* host_symbol) {
+  return __cudaGetKernel(kernel, host_symbol);
+}
 
-CENOTE_RT int cudaLaunchKernel(const void* symbol, Dim3 grid, Dim3 block, void** args, std::size_t shared, Stream stream) {
+CENOTE_RT int cudaLaunchKernel(const void* symbol, Dim3 grid, Dim3 block, void** args, std::size_t shared,
+                               Stream stream) {
   return launch(symbol, grid, block, args, shared, stream);
 }
-CENOTE_RT int cudaLaunchKernel_ptsz(const void* symbol, Dim3 grid, Dim3 block, void** args, std::size_t shared, Stream stream) {
+CENOTE_RT int cudaLaunchKernel_ptsz(const void* symbol, Dim3 grid, Dim3 block, void** args,
+                                    std::size_t shared, Stream stream) {
   return launch(symbol, grid, block, args, shared, or_per_thread(stream));
 }
-CENOTE_RT int __cudaLaunchKernel(void* kernel, Dim3 grid, Dim3 block, void** args, std::size_t shared, Stream stream) {
+CENOTE_RT int __cudaLaunchKernel(void* kernel, Dim3 grid, Dim3 block, void** args, std::size_t shared,
+                                 Stream stream) {
   return launch(kernel, grid, block, args, shared, stream);
 }
-CENOTE_RT int __cudaLaunchKernel_ptsz(void* kernel, Dim3 grid, Dim3 block, void** args, std::size_t shared, Stream stream) {
+CENOTE_RT int __cudaLaunchKernel_ptsz(void* kernel, Dim3 grid, Dim3 block, void** args, std::size_t shared,
+                                      Stream stream) {
   return launch(kernel, grid, block, args, shared, or_per_thread(stream));
 }
 CENOTE_RT int cudaLaunchKernelExC(const LaunchConfigC* config, const void* symbol, void** args) {
@@ -135,7 +147,8 @@ CENOTE_RT int cudaFuncGetAttributes(FuncAttributes* attributes, const void* symb
 CENOTE_RT int cudaFuncSetAttribute(const void* symbol, int which, int value) {
   cuda::Function function = nullptr;
   CENOTE_RT_TRY(Runtime::get().function(symbol, &function));
-  return remember(Runtime::get().driver().func_set_attribute(function, static_cast<FunctionAttribute>(which), value));
+  return remember(
+      Runtime::get().driver().func_set_attribute(function, static_cast<FunctionAttribute>(which), value));
 }
 
 // Hints that an emulated or remote device has no use for; a wrong function is an error all the same.
@@ -146,23 +159,29 @@ CENOTE_RT int cudaFuncSetCacheConfig(const void* symbol, int /*config*/) {
 
 // Blocks that fit one multiprocessor: the least of what threads, shared memory and the block limit allow
 // (CUDA C++ Programming Guide, "Occupancy"); registers do not bound it, for PTX names none.
-CENOTE_RT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* symbol, int block_size,
-                                                                     std::size_t dynamic_shared, unsigned /*flags*/) {
+CENOTE_RT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* symbol,
+                                                                     int block_size,
+                                                                     std::size_t dynamic_shared,
+                                                                     unsigned /*flags*/) {
   if (blocks == nullptr || block_size <= 0) return remember(invalid_value);
   cuda::Function function = nullptr;
   CENOTE_RT_TRY(Runtime::get().function(symbol, &function));
   int static_shared = 0;
-  CENOTE_RT_TRY(Runtime::get().driver().func_get_attribute(&static_shared, FunctionAttribute::shared_size_bytes, function));
+  CENOTE_RT_TRY(Runtime::get().driver().func_get_attribute(&static_shared,
+                                                           FunctionAttribute::shared_size_bytes, function));
   constexpr int block_limit = 32;
   const int warp = std::max(1, device_attribute(cuda::DeviceAttribute::warp_size));
   const int threads = (block_size + warp - 1) / warp * warp;
-  int fit = std::min(block_limit, device_attribute(cuda::DeviceAttribute::max_threads_per_multiprocessor) / threads);
+  int fit = std::min(block_limit,
+                     device_attribute(cuda::DeviceAttribute::max_threads_per_multiprocessor) / threads);
   const auto shared = static_cast<std::size_t>(static_shared) + dynamic_shared;
-  const auto available = static_cast<std::size_t>(device_attribute(cuda::DeviceAttribute::max_shared_memory_per_block_optin));
+  const auto available =
+      static_cast<std::size_t>(device_attribute(cuda::DeviceAttribute::max_shared_memory_per_block_optin));
   if (shared > 0) fit = std::min(fit, static_cast<int>(available / shared));
   *blocks = fit;
   return success;
 }
-CENOTE_RT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* symbol, int block_size, std::size_t shared) {
+CENOTE_RT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* symbol, int block_size,
+                                                            std::size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, symbol, block_size, shared, 0);
 }

@@ -45,7 +45,9 @@ CENOTE_RT int cudaStreamSynchronize(Stream stream) {
   CENOTE_RT_TRY(Runtime::get().enter());
   return remember(Runtime::get().driver().stream_synchronize(stream));
 }
-CENOTE_RT int cudaStreamSynchronize_ptsz(Stream stream) { return cudaStreamSynchronize(or_per_thread(stream)); }
+CENOTE_RT int cudaStreamSynchronize_ptsz(Stream stream) {
+  return cudaStreamSynchronize(or_per_thread(stream));
+}
 CENOTE_RT int cudaStreamQuery(Stream stream) {
   CENOTE_RT_TRY(Runtime::get().enter());
   const auto status = Runtime::get().driver().stream_query(stream);
@@ -89,7 +91,9 @@ CENOTE_RT int cudaEventRecord(Event event, Stream stream) {
   CENOTE_RT_TRY(Runtime::get().enter());
   return remember(Runtime::get().driver().event_record(event, stream));
 }
-CENOTE_RT int cudaEventRecord_ptsz(Event event, Stream stream) { return cudaEventRecord(event, or_per_thread(stream)); }
+CENOTE_RT int cudaEventRecord_ptsz(Event event, Stream stream) {
+  return cudaEventRecord(event, or_per_thread(stream));
+}
 CENOTE_RT int cudaEventRecordWithFlags(Event event, Stream stream, unsigned flags) {
   return flags == 0 ? cudaEventRecord(event, stream) : remember(not_supported);
 }

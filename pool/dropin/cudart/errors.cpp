@@ -7,7 +7,11 @@
 namespace cenote::cudart {
 namespace {
 
-struct Entry { int code; const char* name; const char* text; };
+struct Entry {
+  int code;
+  const char* name;
+  const char* text;
+};
 
 constexpr std::array entries{
     Entry{0, "cudaSuccess", "no error"},
@@ -28,7 +32,8 @@ constexpr std::array entries{
     Entry{209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
     Entry{217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
     Entry{218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
-    Entry{222, "cudaErrorUnsupportedPtxVersion", "the provided PTX was compiled with an unsupported toolchain."},
+    Entry{222, "cudaErrorUnsupportedPtxVersion",
+          "the provided PTX was compiled with an unsupported toolchain."},
     Entry{300, "cudaErrorInvalidSource", "device kernel image is invalid"},
     Entry{304, "cudaErrorOperatingSystem", "OS call failed or operation not supported on this OS"},
     Entry{400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
@@ -41,8 +46,10 @@ constexpr std::array entries{
     Entry{705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     Entry{709, "cudaErrorContextIsDestroyed", "context is destroyed"},
     Entry{710, "cudaErrorAssert", "device-side assert triggered"},
-    Entry{712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
-    Entry{713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
+    Entry{712, "cudaErrorHostMemoryAlreadyRegistered",
+          "part or all of the requested memory range is already mapped"},
+    Entry{713, "cudaErrorHostMemoryNotRegistered",
+          "pointer does not correspond to a registered memory region"},
     Entry{715, "cudaErrorIllegalInstruction", "an illegal instruction was encountered"},
     Entry{716, "cudaErrorMisalignedAddress", "misaligned address"},
     Entry{717, "cudaErrorInvalidAddressSpace", "operation not supported on global/shared address space"},
@@ -54,7 +61,8 @@ constexpr std::array entries{
 };
 
 const Entry* find(int code) {
-  const auto* found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.code == code; });
+  const auto* found =
+      std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.code == code; });
   return found == entries.end() ? nullptr : found;
 }
 

@@ -44,7 +44,8 @@ int Runtime::load_driver() {
   }
   driver_ = std::move(*loaded);
   if (const auto status = driver_->init(0); status != cuda::Status::success) return static_cast<int>(status);
-  if (driver_->device_get_count(&device_count_) != cuda::Status::success || device_count_ == 0) return no_device;
+  if (driver_->device_get_count(&device_count_) != cuda::Status::success || device_count_ == 0)
+    return no_device;
   contexts_.assign(static_cast<std::size_t>(device_count_), nullptr);
   return success;
 }
@@ -150,7 +151,8 @@ int Runtime::variable(const void* symbol, cuda::DevicePtr* address, std::size_t*
   const auto found = variables_.find(symbol);
   if (found == variables_.end()) return invalid_symbol;
   cuda::Module loaded = nullptr;
-  if (const int error = module(*found->second.fatbin, thread_state.device, &loaded); error != success) return error;
+  if (const int error = module(*found->second.fatbin, thread_state.device, &loaded); error != success)
+    return error;
   const auto status = driver_->module_get_global(address, bytes, loaded, found->second.name.c_str());
   return status == cuda::Status::not_found ? invalid_symbol : static_cast<int>(status);
 }

@@ -1,6 +1,6 @@
-// The state of the drop-in runtime: the driver below it, primary contexts, registered fatbins. The interface it
-// serves demands global state; there is one Runtime in a process, never destroyed, because libraries call back
-// after static destructors have run. Thread-safe.
+// The state of the drop-in runtime: the driver below it, primary contexts, registered fatbins. The interface
+// it serves demands global state; there is one Runtime in a process, never destroyed, because libraries call
+// back after static destructors have run. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -90,8 +90,8 @@ int say_unserved(const char* function);
 }  // namespace cenote::cudart
 
 /// Returns, and remembers, the error of a step that failed.
-#define CENOTE_RT_TRY(expression)                                                   \
-  do {                                                                              \
-    const int cenote_rt_error = static_cast<int>(expression);                       \
-    if (cenote_rt_error != 0) return ::cenote::cudart::remember(cenote_rt_error);   \
+#define CENOTE_RT_TRY(expression)                                                 \
+  do {                                                                            \
+    const int cenote_rt_error = static_cast<int>(expression);                     \
+    if (cenote_rt_error != 0) return ::cenote::cudart::remember(cenote_rt_error); \
   } while (false)

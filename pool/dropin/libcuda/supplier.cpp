@@ -1,6 +1,6 @@
-// What the exported cu* functions of the drop-in libcuda.so.1 call: the driver of the session that `cenote lease`
-// opened for this program. The interface demands global state; it is made at the first call and never destroyed,
-// because libraries call the driver after static destructors have run.
+// What the exported cu* functions of the drop-in libcuda.so.1 call: the driver of the session that `cenote
+// lease` opened for this program. The interface demands global state; it is made at the first call and never
+// destroyed, because libraries call the driver after static destructors have run.
 #include "cuda/abi/supplier.h"
 
 #include <cstdio>
@@ -15,8 +15,9 @@ Result<std::unique_ptr<pool::remote::RemoteDriver>> open() {
   CENOTE_ASSIGN(const auto settings, Settings::load());
   const auto& socket = settings.text("session.socket");
   if (socket.empty()) {
-    return fail(Error{ErrorCode::not_found, "find leased GPUs", "this program was not started under a lease"}.fix(
-        "start it with `cenote lease --gpus N -- PROGRAM`"));
+    return fail(
+        Error{ErrorCode::not_found, "find leased GPUs", "this program was not started under a lease"}.fix(
+            "start it with `cenote lease --gpus N -- PROGRAM`"));
   }
   transport::FabricOptions fabric;
   fabric.transports = settings.list("transports");
