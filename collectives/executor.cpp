@@ -248,7 +248,6 @@ Result<bool> Executor::test(std::uint64_t sequence) {
     retire();
     return true;
   }
-  moved_since_ = moved_since_ || *moved;
   if (!*moved) CENOTE_TRY(on_idle(*operation, std::nullopt));
   return false;
 }
@@ -268,8 +267,7 @@ Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
       retire();
       return {};
     }
-    moved_since_ = moved_since_ || *moved;
-    if (*moved) continue;
+      if (*moved) continue;
     const auto until = std::min(deadline.when(), operation->deadline.when());
     CENOTE_TRY(on_idle(*operation, Deadline::at(until)));
   }

@@ -144,7 +144,7 @@ class Executor {
   std::optional<Error> broken_;
   Bytes gather_[2];  ///< for memory that the CPU cannot read
 
-  bool moved_since_ = false;  ///< since last_moved_ was written
+  bool moved_since_ = false;  ///< a chunk, since last_moved_ was written
   Clock::time_point last_moved_{};
   Clock::time_point last_told_{};
   std::uint32_t told_culprit_ = ~0U;

@@ -37,6 +37,7 @@ Result<bool> Executor::progress() {
     for (auto& operation : active_) {
       CENOTE_ASSIGN(bool one, advance_local(*operation));
       moved = moved || one;
+      moved_since_ = moved_since_ || one;
     }
     any = any || moved;
     // A caller with much to do elsewhere gets its thread back as soon as what it waits for is there.
@@ -59,6 +60,8 @@ Result<bool> Executor::advance_link(LinkState& state) {
     static_cast<ActiveOperation*>(chunk->operation)->advance(chunk->instance, chunk->elements);
     moved = true;
   }
+  // A note that somebody waits is not progress, or ranks that wait would keep each other from saying so.
+  moved_since_ = moved_since_ || received || sent;
   return moved || received || sent;
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 /* ---- errors and version ---------------------------------------------------------------------------------- */
 
 /** What kind of failure it was; what a program may branch on. New values are added at the end. */
-typedef enum cenote_status {
+typedef CENOTE_ENUM(cenote_status) {
   CENOTE_SUCCESS = 0,
   CENOTE_INVALID_ARGUMENT = 1,   /**< the caller asked for something undefined; retrying is useless */
   CENOTE_NOT_SUPPORTED = 2,      /**< defined, but not by this device, transport or build */

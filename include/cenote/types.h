@@ -7,8 +7,16 @@
 extern "C" {
 #endif
 
+/* In C++ every int is a value of such an enum (only those listed mean anything), so that whatever a C caller passes
+ * can be looked at. */
+#ifdef __cplusplus
+#define CENOTE_ENUM(name) enum name : int
+#else
+#define CENOTE_ENUM(name) enum name
+#endif
+
 /** Type of one element. */
-typedef enum cenote_type {
+typedef CENOTE_ENUM(cenote_type) {
   CENOTE_FLOAT32 = 0,
   CENOTE_FLOAT64 = 1,
   CENOTE_FLOAT16 = 2,  /**< IEEE 754 binary16 */
@@ -18,7 +26,7 @@ typedef enum cenote_type {
 } cenote_type;
 
 /** How two elements become one. */
-typedef enum cenote_op {
+typedef CENOTE_ENUM(cenote_op) {
   CENOTE_SUM = 0,
   CENOTE_MIN = 1,
   CENOTE_MAX = 2,
