@@ -25,11 +25,10 @@ import ctypes, os, sys
 def load(paths):
     return [ctypes.CDLL(path) for path in paths]
 def versions(libraries):
-    out = []
-    for library in libraries[:2]:
-        library.cenote_version.restype = ctypes.c_char_p
-        out.append(library.cenote_version())
-    return out
+    core, pool = libraries[:2]
+    core.cenote_version.restype = ctypes.c_uint32
+    pool.cenote_pool_last_error.restype = ctypes.c_char_p
+    return [core.cenote_version(), pool.cenote_pool_last_error()]
 order, torch_when, paths = sys.argv[1], sys.argv[2], sys.argv[3:]
 if torch_when == "first":
     import torch
