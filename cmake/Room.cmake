@@ -1,10 +1,10 @@
 # cenote_room(NAME SOURCES ... USES ...): one folder of the house as a static library `cenote_NAME`.
-# cenote_test(NAME ROOM room SOURCES ... USES ... [LABELS ...]): one GoogleTest program under ctest. Every test
-# of it gets a deadline; a test that hangs is a failure. Labels: unit, multi (several processes), slow (only
-# with `./dev test --full`), nogrpc is implied by what the room uses.
+# cenote_test(NAME SOURCES ... USES ... [LABELS ...] [TIMEOUT s]): one GoogleTest program under ctest. Each has a
+# deadline; a test that hangs is a failure. Labels: unit, multi (several processes), slow (only with
+# `./dev test --full`).
+# cenote_bench(NAME SOURCES ... USES ...): the program bench_NAME, which `./dev bench NAME` builds and runs.
 function(cenote_room NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
-  cenote_bringup_filter(ARG_SOURCES)
   add_library(cenote_${NAME} STATIC ${ARG_SOURCES})
   target_link_libraries(cenote_${NAME} PUBLIC cenote_options ${ARG_USES})
 endfunction()
@@ -17,7 +17,6 @@ function(cenote_test NAME)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  cenote_bringup_filter(ARG_SOURCES)
   add_executable(${NAME} ${ARG_SOURCES})
   target_link_libraries(${NAME} PRIVATE cenote_options ${ARG_USES} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(${NAME} PRIVATE CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CENOTE_BINARY_DIR="${CMAKE_BINARY_DIR}")
@@ -26,19 +25,8 @@ function(cenote_test NAME)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
 
-# BRING-UP ONLY: sources that a neighbour has listed but not written yet are left out with a warning.
-function(cenote_bringup_filter VAR)
-  set(kept "")
-  foreach(source ${${VAR}})
-    if(source MATCHES "^\\$<" OR EXISTS ${source} OR EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source} OR source MATCHES "^${CMAKE_BINARY_DIR}")
-      list(APPEND kept ${source})
-    else()
-      message(WARNING "bring-up: ${source} does not exist yet")
-    endif()
-  endforeach()
-  if(NOT kept)
-    file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
-    set(kept ${CMAKE_BINARY_DIR}/empty.cpp)
-  endif()
-  set(${VAR} ${kept} PARENT_SCOPE)
+function(cenote_bench NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(bench_${NAME} ${ARG_SOURCES})
+  target_link_libraries(bench_${NAME} PRIVATE cenote_options cenote_perf CLI11::CLI11 ${ARG_USES})
 endfunction()

@@ -11,7 +11,8 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools/dev"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools/dev")]
+import counted  # noqa: E402  (the paths are set above)
 import run_tests  # noqa: E402  (the path is set above)
 
 
@@ -93,7 +94,4 @@ class Dev(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=2).result
-    bad = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
-    sys.exit(1 if bad else 0)
+    counted.main()
