@@ -4,3 +4,5 @@ cenote_test(transports_test SOURCES
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 cenote_test(transports_death_test SOURCES multi/transports/death_test.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 120)
+cenote_test(transports_farewell_test SOURCES multi/transports/farewell_test.cpp
+  USES cenote_transports LABELS multi nogrpc TIMEOUT 240)

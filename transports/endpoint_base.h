@@ -13,6 +13,19 @@ namespace cenote::transport {
 /// Operations of one endpoint that are posted and not yet polled.
 inline constexpr std::size_t queue_depth = 1024;
 
+/// What a peer wrote, fit for a log: anything but printable ASCII becomes '?'.
+inline std::string printable(std::span<const std::byte> text) {
+  std::string out(as_text(text));
+  for (char& c : out)
+    if (c < ' ' || c > '~') c = '?';
+  return out;
+}
+
+/// What a farewell is reported as.
+inline Error farewell_error(std::span<const std::byte> reason) {
+  return {ErrorCode::peer_failed, "talk to peer", "it closed: " + printable(reason)};
+}
+
 class EndpointBase : public Endpoint {
  public:
   explicit EndpointBase(std::string peer_name) : peer_name_(std::move(peer_name)) {}

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace cenote::transport::shm {
 namespace {
@@ -74,6 +75,7 @@ Result<void> ControlChannel::send(PacketType type, std::span<const std::byte> bo
   }
   if (unsent_.size() >= max_unsent)
     return fail(ErrorCode::resource_exhausted, "talk to peer", "it has not read its socket for 4096 packets");
+  if (!packet.fds.empty()) ++unsent_with_fds_;
   unsent_.push(std::move(packet));
   return {};
 }
@@ -87,7 +89,7 @@ Result<void> ControlChannel::flush() {
   while (!unsent_.empty()) {
     CENOTE_ASSIGN(const bool sent, write(unsent_.front()));
     if (!sent) break;
-    (void)unsent_.pop();
+    if (!unsent_.pop().fds.empty()) --unsent_with_fds_;
   }
   return {};
 }
@@ -104,7 +106,8 @@ Result<std::optional<Packet>> ControlChannel::receive() {
   ssize_t count = -1;
   do {
     count = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (count < 0 && errno == EINTR);
+    // The kernel says once, before what was sent, that the peer left something unread when it closed.
+  } while (count < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(told_reset_, true))));
   if (count < 0) {
     if (errno == EAGAIN) return std::nullopt;
     if (errno == ECONNRESET) return fail(gone("it closed its end: process ended or endpoint destroyed"));

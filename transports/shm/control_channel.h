@@ -37,7 +37,7 @@ struct Packet {
 
 class ControlChannel {
  public:
-  static constexpr std::size_t max_body = 512;
+  static constexpr std::size_t max_body = 512;  // a reason fits
   static constexpr std::size_t max_fds = 2;
 
   ControlChannel() = default;
@@ -52,6 +52,8 @@ class ControlChannel {
   /// Sends what was kept.
   Result<void> flush();
   [[nodiscard]] bool has_unsent() const { return !unsent_.empty(); }
+  /// Of the packets that were kept, how many carry descriptors.
+  [[nodiscard]] std::size_t unsent_with_fds() const { return unsent_with_fds_; }
   /// nullopt: nothing there now. Errors: peer_failed (the other side is gone), protocol_error.
   Result<std::optional<Packet>> receive();
   void close() { fd_.reset(); }
@@ -62,6 +64,8 @@ class ControlChannel {
 
   UniqueFd fd_;
   RingQueue<Packet> unsent_;
+  std::size_t unsent_with_fds_ = 0;
+  bool told_reset_ = false;
 };
 
 }  // namespace cenote::transport::shm

@@ -1,6 +1,8 @@
 // The memory that two processes share, to the byte. Who may write what:
 //   Door    by its owner only (peers can map it only for reading): is the owner asleep?
-//   Inbox   by the peer only: signals to, messages for, and news about the owner's own messages
+//   Inbox   by the peer only: signals to, messages for, news about the owner's own messages, and at the end
+//   why
+//           the peer went: memory keeps that when sockets and processes are gone
 //   RegionHeader  by the owner only, once, when the region dies
 // Nothing read from an Inbox is trusted: it is copied once and checked.
 #pragma once
@@ -46,6 +48,7 @@ static_assert(lines_for(max_message) * 4 < ring_lines);
 
 /// Signals that share the line of `activity`: a put that uses one of them moves one line.
 inline constexpr std::uint32_t near_signals = 6;
+inline constexpr std::size_t max_reason = 512;
 
 struct Inbox {
   alignas(line_size) Word activity;  ///< changes with every signal and credit
@@ -54,6 +57,8 @@ struct Inbox {
   alignas(line_size) Word taken;  ///< lines of the owner's messages that the peer has taken
   alignas(line_size) Word far[signal_slots - near_signals];
   alignas(line_size) Line ring[ring_lines];
+  alignas(line_size) Word farewell;  ///< 0: the peer is there; otherwise 1 + the size of its reason
+  std::byte reason[max_reason];
 
   [[nodiscard]] Word& signal(std::uint32_t slot) {
     return slot < near_signals ? near[slot] : far[slot - near_signals];

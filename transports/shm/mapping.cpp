@@ -1,8 +1,10 @@
 #include "transports/shm/mapping.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 
@@ -54,6 +56,15 @@ Result<Mapping> import(const UniqueFd& fd, std::size_t bytes, PeerAccess access)
   if ((seals & size_seals) != size_seals)
     return fail(ErrorCode::protocol_error, stage,
                 "the peer sent memory that is not sealed against a change of size");
+  constexpr int write_seals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+  const bool writable = (::fcntl(fd.get(), F_GETFL) & O_ACCMODE) == O_RDWR && (seals & write_seals) == 0;
+  if (access == PeerAccess::read_write && !writable)
+    return fail(ErrorCode::protocol_error, stage, "the peer sent memory that cannot be written to");
+  struct statfs kind {};
+  if (::fstatfs(fd.get(), &kind) != 0) return fail(system_error(stage, errno));
+  if (kind.f_type != TMPFS_MAGIC)  // huge pages may be missing when they are touched
+    return fail(ErrorCode::protocol_error, stage,
+                "the peer sent memory of another kind than the usual memfd");
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return fail(system_error(stage, errno));
   if (static_cast<std::size_t>(status.st_size) != bytes)

@@ -13,10 +13,32 @@ namespace cenote::transport::shm {
 namespace {
 
 constexpr int packets_at_once = 64;
+constexpr std::size_t max_fds_kept = 8;  // an honest peer waits for each answer
+constexpr auto most_call_pause = std::chrono::milliseconds(400);
 constexpr std::size_t door_size = page_size;
 
 tl::unexpected<Error> nonsense(std::string what) {
   return fail(ErrorCode::protocol_error, "talk to peer", std::move(what));
+}
+
+/// 0, or the number of the error.
+int call(int fd, const std::string& socket) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  if (socket.size() >= sizeof to.sun_path - 1) return ENAMETOOLONG;
+  std::memcpy(to.sun_path + 1, socket.data(), socket.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + socket.size());
+  return ::connect(fd, static_cast<sockaddr*>(static_cast<void*>(&to)), length) == 0 ? 0 : errno;
+}
+
+UniqueFd unix_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+/// Its transport listens as long as it lives.
+bool is_gone(const std::string& socket) {
+  const UniqueFd fd = unix_socket();
+  return fd && call(fd.get(), socket) == ECONNREFUSED;
 }
 
 std::size_t region_bytes(std::uint64_t size) {
@@ -49,25 +71,22 @@ Result<std::unique_ptr<ShmEndpoint>> ShmEndpoint::connect(std::shared_ptr<ShmCor
   return made;
 }
 
-ShmEndpoint::~ShmEndpoint() { core_->remove(this); }
+ShmEndpoint::~ShmEndpoint() {
+  ShmEndpoint::close("its endpoint was destroyed");
+  core_->remove(this);
+}
 
 Result<void> ShmEndpoint::dial() {
   const std::string stage = "connect to " + peer_name_ + " over shared memory";
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd = unix_socket();
   if (!fd) return fail(cenote::system_error(stage, errno));
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  if (peer_.socket.size() >= sizeof to.sun_path - 1)
-    return fail(ErrorCode::invalid_argument, stage, "its socket name is too long");
-  std::memcpy(to.sun_path + 1, peer_.socket.data(), peer_.socket.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + peer_.socket.size());
-  if (::connect(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&to)), length) != 0) {
-    if (errno == EAGAIN) return {};  // its backlog is full: tick() dials again
-    if (errno == ECONNREFUSED)
+  if (const int error = call(fd.get(), peer_.socket); error != 0) {
+    if (error == EAGAIN) return {};  // its backlog is full: tick() dials again
+    if (error == ECONNREFUSED)
       return fail(
           Error{ErrorCode::peer_failed, stage, "nobody listens there any more: its process has ended"}.with(
               peer_name_));
-    return fail(cenote::system_error(stage, errno));
+    return fail(cenote::system_error(stage, error));
   }
   serial_ = core_->next_serial++;
   CENOTE_TRY(core_->watch(fd.get(), serial_));
@@ -102,8 +121,21 @@ void ShmEndpoint::tick() {
                false);
     return;
   }
+  if (stage_ == Stage::waiting) return look_for_dialer();
   if (stage_ != Stage::dialing) return;
   if (auto dialed = dial(); !dialed) break_with(std::move(dialed).error(), false);
+}
+
+// Who has not dialed yet has no socket here whose end would show that it died; its listener does.
+void ShmEndpoint::look_for_dialer() {
+  const auto now = Clock::now();
+  if (now < next_call_) return;
+  if (next_call_ != Clock::time_point{} && is_gone(peer_.socket))
+    return break_with(Error{ErrorCode::peer_failed, "connect over shared memory",
+                            "it has not dialed and listens no more: its process or its transport has ended"},
+                      false);
+  call_pause_ = std::min<Clock::duration>(2 * call_pause_, most_call_pause);
+  next_call_ = now + call_pause_;
 }
 
 Result<void> ShmEndpoint::tell(PacketType type, std::span<const std::byte> body, std::span<const int> fds) {
@@ -164,7 +196,7 @@ void ShmEndpoint::handle(Packet packet) {
       break;
     }
     case PacketType::close:
-      done = fail(ErrorCode::peer_failed, "talk to peer", "it closed: " + std::string(as_text(packet.body)));
+      done = fail(farewell_error(packet.body));
       break;
     case PacketType::wake:
       break;
@@ -233,6 +265,7 @@ Result<void> ShmEndpoint::on_want_region(const Packet& packet) {
   const auto region = in.get<std::uint64_t>();
   const auto token = in.get<std::uint64_t>();
   if (!in.finished() || stage_ != Stage::ready) return nonsense("it asked for memory out of turn");
+  if (control_.unsent_with_fds() > max_fds_kept) return nonsense("it asks for memory and does not take it");
   const auto found = core_->regions.find(region);
   Writer body;
   body.put(region);

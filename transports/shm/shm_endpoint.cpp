@@ -1,5 +1,7 @@
 #include "transports/shm/shm_endpoint.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace cenote::transport::shm {
@@ -195,8 +197,8 @@ Result<std::optional<std::size_t>> ShmEndpoint::receive(std::span<std::byte> out
       return failed();
     return std::nullopt;
   }
-  std::uint32_t size = 0;
-  std::memcpy(&size, first.payload, sizeof size);
+  // Read once, whatever the compiler would like: the peer may change it at any moment.
+  std::uint32_t size = *static_cast<const volatile std::uint32_t*>(static_cast<void*>(first.payload));
   if (size > max_message) [[unlikely]] {
     break_with(Error{ErrorCode::protocol_error, "receive",
                      "the peer sent a message of " + std::to_string(size) + " bytes"});
@@ -312,11 +314,17 @@ void ShmEndpoint::want(const RegionKey& key) {
 }
 
 bool ShmEndpoint::progress() {
+  if (failure_) [[unlikely]]
+    return false;
   Inbox& box = inbox();
   bool any = false;
   if (const auto now = box.control.load(std::memory_order_acquire); now != seen_control_) [[unlikely]] {
     seen_control_ = now;
     core_->look_at_sockets = true;
+    if (auto words = last_words()) {
+      break_with(std::move(*words), false);
+      return true;
+    }
   }
   if (const auto now = box.activity.load(std::memory_order_acquire); now != seen_activity_) {
     seen_activity_ = now;
@@ -333,6 +341,7 @@ bool ShmEndpoint::progress() {
 }
 
 bool ShmEndpoint::pending() const {
+  if (failure_) return false;
   Inbox& box = inbox();
   return box.control.load(std::memory_order_acquire) != seen_control_ ||
          box.activity.load(std::memory_order_acquire) != seen_activity_ ||
@@ -342,10 +351,17 @@ bool ShmEndpoint::pending() const {
 
 void ShmEndpoint::break_with(Error error, bool tell_peer) {
   if (failure_) return;
+  // A socket that ended and a key that was revoked may be how a peer's end is first seen: it may have said
+  // more.
+  if (error.code == ErrorCode::peer_failed || error.code == ErrorCode::permission_denied) {
+    auto words = last_words();
+    // Before it had this side's memory it could only use the socket.
+    if (!words && error.code == ErrorCode::peer_failed && stage_ != Stage::ready) words = last_packet();
+    if (words) error = std::move(*words);
+  }
   if (error.peer.empty()) error.peer = peer_name_;
   if (error.device.empty()) error.device = "shm";
-  if (tell_peer && control_.open() && stage_ == Stage::ready)
-    (void)tell(PacketType::close, as_bytes("its endpoint failed: " + error.stage + ": " + error.cause));
+  if (tell_peer) say_goodbye("its endpoint failed: " + error.stage + ": " + error.cause);
   core_->log_debug("endpoint failed: " + error.message());
   failure_ = std::make_unique<const Error>(std::move(error));
   while (!deferred_.empty()) {
@@ -360,9 +376,44 @@ void ShmEndpoint::break_with(Error error, bool tell_peer) {
 
 void ShmEndpoint::close(std::string_view reason) {
   if (failure_) return;
-  if (control_.open() && stage_ == Stage::ready) (void)tell(PacketType::close, as_bytes(reason));
+  say_goodbye(reason);
   break_with(Error{ErrorCode::cancelled, "use endpoint", "closed by this side: " + std::string(reason)},
              false);
+}
+
+void ShmEndpoint::say_goodbye(std::string_view reason) {
+  const bool known = stage_ == Stage::proving || stage_ == Stage::welcoming || stage_ == Stage::ready;
+  if (failure_ || !control_.open() || !known) return;
+  const auto text = as_bytes(reason).first(std::min(reason.size(), max_reason));
+  if (peer_inbox_ == nullptr) {
+    (void)tell(PacketType::close, text);
+    return;
+  }
+  if (!text.empty()) std::memcpy(peer_inbox_->reason, text.data(), text.size());
+  peer_inbox_->farewell.store(text.size() + 1, std::memory_order_release);
+  peer_inbox_->control.store(++peer_control_, std::memory_order_release);
+  ring_bell();
+}
+
+std::optional<Error> ShmEndpoint::last_words() {
+  Inbox& box = inbox();
+  if (const std::uint64_t size = box.farewell.load(std::memory_order_acquire); size != 0) {
+    if (size > max_reason + 1)
+      return Error{ErrorCode::protocol_error, "talk to peer", "its farewell is longer than one may be"};
+    std::array<std::byte, max_reason> text;
+    std::memcpy(text.data(), box.reason, size - 1);
+    return farewell_error(std::span(text).first(size - 1));
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ShmEndpoint::last_packet() {
+  while (control_.open()) {
+    const auto packet = control_.receive();
+    if (!packet || !*packet) break;
+    if ((*packet)->type == PacketType::close) return farewell_error((*packet)->body);
+  }
+  return std::nullopt;
 }
 
 void ShmEndpoint::region_died(std::uint64_t region) {

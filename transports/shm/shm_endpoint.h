@@ -93,10 +93,17 @@ class ShmEndpoint final : public EndpointBase {
   bool run(Deferred& operation);
   bool run_deferred();
   void want(const RegionKey& key);
+  /// Into shared memory, which stays when this process ends; and by the socket, for a peer whose memory is
+  /// not here yet.
+  void say_goodbye(std::string_view reason);
+  /// Why the peer went, where it said so.
+  std::optional<Error> last_words();
+  std::optional<Error> last_packet();
 
   // shm_connect.cpp
   Result<void> dial();
   Result<void> start_waiting();
+  void look_for_dialer();
   void handle(Packet packet);
   Result<void> on_challenge(const Packet& packet);
   Result<void> on_welcome(Packet& packet);
@@ -130,6 +137,8 @@ class ShmEndpoint final : public EndpointBase {
   Mapping peer_inbox_mapping_, peer_door_mapping_;
   std::unordered_map<std::uint64_t, Import> imports_;
   RegionKey wanted_{};  ///< asked for, not here yet; region 0: none
+  Clock::duration call_pause_ = std::chrono::milliseconds(25);
+  Clock::time_point next_call_{};
   Nonce acceptor_nonce_{};
   Hello hello_;
 };

@@ -147,11 +147,12 @@ bool ShmCore::look() {
 
 void ShmCore::accept_guests() {
   while (true) {
-    UniqueFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;
+    // Who comes while too many are still unproved stays with the listener.
     const auto unproved = static_cast<std::size_t>(std::count_if(
         guests_.begin(), guests_.end(), [](const auto& guest) { return !guest.second.proved; }));
     if (unproved >= max_unproved) return;
+    UniqueFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) return;
     ucred who{};
     socklen_t length = sizeof who;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &length) == 0)

@@ -43,6 +43,7 @@ void SendQueue::copy(std::span<const std::byte> bytes) {
     own_.clear();
     own_taken_ = 0;
   }
+  added_ += bytes.size();
   own_.insert(own_.end(), bytes.begin(), bytes.end());
   if (!segments_.empty() && segments_.back().data == nullptr) {
     segments_.back().length += bytes.size();
@@ -53,7 +54,28 @@ void SendQueue::copy(std::span<const std::byte> bytes) {
 
 void SendQueue::refer(Segment segment) {
   ++references_;
+  added_ += segment.length;
   segments_.push(segment);
+}
+
+void SendQueue::end_frame(bool begun) {
+  if (ends_.empty()) begun_ = begun;
+  if (added_ != (ends_.empty() ? advanced_ : ends_.back())) ends_.push(added_);
+}
+
+bool SendQueue::rest_of_frame(Bytes& out, std::size_t most) {
+  if (!begun_ || ends_.empty()) return true;
+  std::size_t left = ends_.front() - advanced_, own = own_taken_;
+  if (left > most) return false;
+  for (std::size_t i = 0; left != 0; ++i) {
+    const Segment& segment = segments_[i];
+    const std::size_t now = std::min(left, segment.length);
+    const std::byte* from = segment.data == nullptr ? own_.data() + own : segment.data;
+    out.insert(out.end(), from, from + now);
+    if (segment.data == nullptr) own += now;
+    left -= now;
+  }
+  return true;
 }
 
 bool SendQueue::regions_alive(const std::function<bool(std::uint64_t)>& alive) {
@@ -89,6 +111,10 @@ Result<bool> SendQueue::flush(int fd, const std::function<void(std::uint64_t)>& 
 }
 
 void SendQueue::advance(std::size_t count, const std::function<void(std::uint64_t)>& done) {
+  if (count == 0) return;
+  advanced_ += count;
+  begun_ = true;
+  while (!ends_.empty() && ends_.front() <= advanced_) begun_ = ends_.pop() != advanced_;
   while (!segments_.empty()) {
     Segment& segment = segments_.front();
     const std::size_t now = std::min(count, segment.length);
@@ -117,6 +143,9 @@ void SendQueue::clear(const std::function<void(std::uint64_t)>& dropped) {
   own_.clear();
   own_taken_ = 0;
   references_ = 0;
+  ends_.clear();
+  advanced_ = added_;
+  begun_ = false;
 }
 
 }  // namespace cenote::transport::tcp

@@ -26,6 +26,10 @@ class SendQueue {
   };
 
   [[nodiscard]] bool empty() const { return segments_.empty(); }
+  /// The frame that was added last is whole. `begun`: its first bytes have left already, past the queue.
+  void end_frame(bool begun);
+  /// What is missing of the frame that has partly left, appended to `out`. False: more than `most` bytes.
+  bool rest_of_frame(Bytes& out, std::size_t most);
   /// Bytes that were copied and have not left.
   [[nodiscard]] std::size_t copied() const { return own_.size() - own_taken_; }
   /// Segments that refer to memory of others.
@@ -44,6 +48,9 @@ class SendQueue {
   void advance(std::size_t count, const std::function<void(std::uint64_t)>& done);
 
   RingQueue<Segment> segments_;
+  RingQueue<std::uint64_t> ends_;           ///< of the frames, counted like these two:
+  std::uint64_t added_ = 0, advanced_ = 0;  ///< bytes since the beginning
+  bool begun_ = false;
   Bytes own_;
   std::size_t own_taken_ = 0;
   std::size_t references_ = 0;

@@ -48,6 +48,19 @@ struct Guest {
   Hello hello;
 };
 
+/// A connection whose endpoint has ended, while its last words leave. Closing it at once could destroy them:
+/// the kernel answers what the peer still sends to a closed socket by a reset, which drops what has not left.
+struct Parting {
+  UniqueFd fd;
+  std::uint64_t serial = 0;
+  Bytes words;
+  std::size_t said = 0;
+  Clock::time_point until;
+
+  /// Never blocks. False: nothing is left to do.
+  bool proceed();
+};
+
 struct RegionEntry {
   RegionKey key;
   std::byte* data = nullptr;
@@ -68,10 +81,15 @@ class TcpCore {
   void remove(TcpEndpoint* endpoint) { std::erase(endpoints, endpoint); }
   Result<void> watch(int fd, std::uint64_t serial, bool for_writing, bool again);
   Result<void> tune(int fd) const;
+  /// Sends `words`, now as far as the kernel takes them, the rest while this transport lives; then hangs up.
+  void part(UniqueFd fd, Bytes words);
   bool take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out);
   void log_debug(const std::string& text) const;
   /// The bytes a peer may touch, or null where key, offset or length do not fit.
   std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
+
+  /// Why reach() found nothing.
+  [[nodiscard]] Error misfit(const char* stage, std::uint64_t region, std::uint64_t token) const;
 
   TcpOptions options;
   TcpAddress self;
@@ -90,8 +108,10 @@ class TcpCore {
   void accept_guests();
   void serve_guest(std::uint64_t serial);
   void drop_stale_guests();
+  void proceed_parting(std::uint64_t serial);
 
   std::unordered_map<std::uint64_t, Guest> guests_;
+  std::vector<Parting> partings_;
   std::atomic<bool> interrupted_{false};
   unsigned ticks_ = 0;
   Clock::time_point next_look_{};

@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t copy_limit = 1024;        // smaller payloads are copied when they have to wait
 constexpr std::size_t flush_limit = 16 * 1024;  // as much is gathered before it leaves
 constexpr std::size_t copied_limit = 1024 * 1024;
+constexpr std::size_t last_payload_limit = 4 * 1024 * 1024;  // of a frame finished after its endpoint's end
 
 }  // namespace
 
@@ -43,7 +44,10 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCor
   return made;
 }
 
-TcpEndpoint::~TcpEndpoint() { core_->remove(this); }
+TcpEndpoint::~TcpEndpoint() {
+  TcpEndpoint::close("its endpoint was destroyed");
+  core_->remove(this);
+}
 
 Result<void> TcpEndpoint::dial() {
   const std::string stage =
@@ -178,12 +182,14 @@ Result<void> TcpEndpoint::send(std::span<const std::byte> message) {
 void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std::optional<std::uint64_t> tag,
                        std::uint64_t region) {
   std::span<const std::byte> head = frame.bytes();
+  bool begun = false;
   const bool owned = (tag || region != 0) && body.size() > copy_limit;
   if (stage_ == Stage::ready && out_.empty() && (!sent_since_progress_ || owned)) {
     sent_since_progress_ = true;
     const auto sent = write_some(fd_.get(), head, body);
     // An error is met again, and told, by the next flush(): the peer's last words may still be unread.
     std::size_t count = sent ? *sent : 0;
+    begun = count != 0;
     const std::size_t of_head = std::min(count, head.size());
     head = head.subspan(of_head);
     body = body.subspan(count - of_head);
@@ -195,6 +201,7 @@ void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std:
     out_.copy(body);
     if (tag) finish(*tag);
   }
+  out_.end_frame(begun);
   core_->happened = true;
   if (stage_ == Stage::ready && !reading_ && (out_.copied() >= flush_limit || out_.references() != 0))
     flush();
@@ -210,7 +217,8 @@ bool TcpEndpoint::flush() {
   }
   auto sent = out_.flush(fd_.get(), [this](std::uint64_t tag) { finish(tag); });
   if (sent) return *sent;
-  (void)read();  // the peer may have said why it went
+  while (!reading_ && !failure_ && read()) {  // the peer may have said why it went
+  }
   break_with(std::move(sent).error(), false);
   return true;
 }
@@ -244,15 +252,23 @@ void TcpEndpoint::close(std::string_view reason) {
              false);
 }
 
-// In the middle of somebody's payload there is no place for another frame: the peer then only sees the end.
+// Frames that have not begun to leave are dropped; one that has is finished, for in the middle of its payload
+// there is no place for another: if that is too long, the peer only sees the end.
 void TcpEndpoint::say_goodbye(std::string_view reason) {
-  if (failure_ || stage_ != Stage::ready || out_.references() != 0) return;
+  if (failure_ || !fd_ || (stage_ != Stage::ready && stage_ != Stage::proving)) return;
+  Bytes words;
+  if (stage_ == Stage::ready) {
+    if (!out_.regions_alive([this](std::uint64_t id) { return core_->regions.contains(id); }) ||
+        !out_.rest_of_frame(words, last_payload_limit))
+      return;
+  }
   Frame frame;
   frame.type = FrameType::close;
   frame.length = std::min(reason.size(), max_reason);
-  out_.copy(frame.bytes());
-  out_.copy(as_bytes(reason).first(frame.length));
-  (void)out_.flush(fd_.get(), [](std::uint64_t) {});
+  const auto head = frame.bytes(), text = as_bytes(reason).first(frame.length);
+  words.insert(words.end(), head.begin(), head.end());
+  words.insert(words.end(), text.begin(), text.end());
+  core_->part(std::move(fd_), std::move(words));
 }
 
 }  // namespace cenote::transport::tcp

@@ -165,6 +165,7 @@ Result<std::size_t> TcpEndpoint::parse(std::span<const std::byte> bytes) {
 
 /// Acts on a frame; returns how much of what stands behind it belonged to it.
 Result<std::size_t> TcpEndpoint::begin(const Frame& frame, std::span<const std::byte> rest) {
+  if ((frame.zero[0] | frame.zero[1] | frame.zero[2]) != 0) return nonsense("its frame is malformed");
   switch (frame.type) {
     case FrameType::put:
     case FrameType::get_reply: {
@@ -205,8 +206,7 @@ Result<std::size_t> TcpEndpoint::begin(const Frame& frame, std::span<const std::
       window_used_ -= frame.length;
       return std::size_t{0};
     case FrameType::close:
-      return fail(ErrorCode::peer_failed, "talk to peer",
-                  "it closed: " + std::string(as_text(rest.first(frame.length))));
+      return fail(farewell_error(rest.first(frame.length)));
   }
   return nonsense("it sent a frame of type " + std::to_string(static_cast<int>(frame.type)));
 }
@@ -218,9 +218,7 @@ Result<std::span<std::byte>> TcpEndpoint::arriving_target() {
   const std::size_t left = frame.length - arriving_->taken;
   if (arriving_->type == FrameType::get_reply) return awaited_.front().dst.last(left);
   std::byte* at = core_->reach(frame.region, frame.token, frame.offset, frame.length);
-  if (at == nullptr)
-    return fail(ErrorCode::permission_denied, "take a put",
-                "the key's region was destroyed, or key, offset or length do not fit it");
+  if (at == nullptr) return fail(core_->misfit("take a put", frame.region, frame.token));
   return std::span(at + arriving_->taken, left);
 }
 
@@ -243,8 +241,7 @@ Result<void> TcpEndpoint::serve_get(const Frame& frame) {
     return nonsense("it asked for more data than it takes");
   const std::byte* at = core_->reach(frame.region, frame.token, frame.offset, frame.length);
   if (at == nullptr || frame.length == 0)
-    return fail(ErrorCode::permission_denied, "answer a get",
-                "the key's region was destroyed, or key, offset or length do not fit it");
+    return fail(core_->misfit("answer a get", frame.region, frame.token));
   Frame reply;
   reply.type = FrameType::get_reply;
   reply.length = frame.length;
@@ -256,8 +253,7 @@ Result<void> TcpEndpoint::serve_add(const Frame& frame) {
   if (out_.copied() > (1U << 22)) return nonsense("it asked for more answers than it takes");
   std::byte* at = core_->reach(frame.region, frame.token, frame.offset, sizeof(std::uint64_t));
   if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % sizeof(std::uint64_t) != 0)
-    return fail(ErrorCode::permission_denied, "answer an atomic add",
-                "the key's region was destroyed, or key or offset do not fit it");
+    return fail(core_->misfit("answer an atomic add", frame.region, frame.token));
   std::atomic_ref<std::uint64_t> word(*static_cast<std::uint64_t*>(static_cast<void*>(at)));
   Frame reply;
   reply.type = FrameType::add_reply;

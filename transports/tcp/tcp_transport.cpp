@@ -27,6 +27,10 @@ constexpr std::size_t read_directly =
     3;  // with so few endpoints, reading each is cheaper than asking epoll first
 constexpr std::size_t scratch_size = 64 * 1024;
 constexpr std::size_t page = 4096;
+constexpr std::size_t max_partings = 256;
+constexpr auto parting_time = std::chrono::seconds(5);
+constexpr int discard_at_once = 64;  // reads of discard_size
+constexpr std::size_t discard_size = 1024 * 1024;
 
 }  // namespace
 
@@ -138,6 +142,15 @@ std::byte* TcpCore::reach(std::uint64_t region, std::uint64_t token, std::uint64
   return entry.data + offset;
 }
 
+// An honest peer may use a key a little too long; one that has the key has its bounds as well, and checks
+// them.
+Error TcpCore::misfit(const char* stage, std::uint64_t region, std::uint64_t token) const {
+  const auto found = regions.find(region);
+  if (found == regions.end() || found->second.key.token != token)
+    return {ErrorCode::permission_denied, stage, "the key's region was destroyed, or the key is forged"};
+  return {ErrorCode::protocol_error, stage, "offset or length do not fit the key's region"};
+}
+
 bool TcpCore::progress() {
   bool any = std::exchange(happened, false);
   if (interrupted_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -179,9 +192,15 @@ bool TcpCore::look() {
     } else {
       const auto found = std::find_if(endpoints.begin(), endpoints.end(),
                                       [&](const TcpEndpoint* e) { return e->serial() == serial; });
-      if (found != endpoints.end()) any = (*found)->read() || any;
+      if (found != endpoints.end()) {
+        any = (*found)->read() || any;
+      } else {
+        proceed_parting(serial);
+      }
     }
   }
+  if (!partings_.empty())
+    std::erase_if(partings_, [now = Clock::now()](const Parting& parting) { return now > parting.until; });
   for (TcpEndpoint* endpoint : endpoints) endpoint->tick();
   if (!guests_.empty()) drop_stale_guests();
   return any;
@@ -281,8 +300,46 @@ void TcpCore::interrupt() {
   (void)!::write(wakeup.get(), &one, sizeof one);
 }
 
+bool Parting::proceed() {
+  while (said < words.size()) {
+    const auto sent = write_some(fd.get(), std::span(words).subspan(said), {});
+    if (!sent) return false;
+    if (*sent == 0) break;
+    said += *sent;
+    if (said == words.size()) (void)::shutdown(fd.get(), SHUT_WR);
+  }
+  // Bytes left unread would turn the end into a reset.
+  for (int i = 0; i < discard_at_once; ++i) {
+    const auto count = ::recv(fd.get(), nullptr, discard_size, MSG_DONTWAIT | MSG_TRUNC);
+    if (count > 0 || (count < 0 && errno == EINTR)) continue;
+    return count < 0 && errno == EAGAIN;
+  }
+  return true;
+}
+
+void TcpCore::part(UniqueFd fd, Bytes words) {
+  Parting parting{std::move(fd), next_serial++, std::move(words), 0, Clock::now() + parting_time};
+  if (!parting.proceed() || partings_.size() >= max_partings) return;
+  if (!watch(parting.fd.get(), parting.serial, parting.said < parting.words.size(), true)) return;
+  partings_.push_back(std::move(parting));
+}
+
+void TcpCore::proceed_parting(std::uint64_t serial) {
+  const auto found = std::find_if(partings_.begin(), partings_.end(),
+                                  [serial](const Parting& parting) { return parting.serial == serial; });
+  if (found == partings_.end()) return;
+  const bool was_saying = found->said < found->words.size();
+  if (!found->proceed()) {
+    partings_.erase(found);
+  } else if (was_saying && found->said == found->words.size()) {
+    (void)watch(found->fd.get(), serial, false, true);
+  }
+}
+
 void TcpCore::shut() {
   for (TcpEndpoint* endpoint : endpoints) endpoint->close("its transport was destroyed");
+  for (Parting& parting : partings_) (void)parting.proceed();
+  partings_.clear();
   guests_.clear();
   listener.reset();
 }

@@ -1,0 +1,200 @@
+// The reason given to close() arrives although everything is destroyed, or the process ends, right after, in
+// the middle of traffic both ways.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/unique_fd.h"
+#include "tests/unit/transports/pair.h"
+
+namespace cenote::transport::test {
+namespace {
+
+class Farewell : public Conformance {};
+CENOTE_CONFORMANCE(Farewell);
+
+constexpr int rounds = 200;
+constexpr std::size_t memory_size = 64 * 1024;
+
+/// What the two sides tell each other before they talk.
+struct Introduction {
+  std::byte address[256];
+  std::size_t address_size = 0;
+  RemoteKey key;
+};
+
+Introduction introduce(const Transport& transport, const Region& memory) {
+  Introduction mine{};
+  mine.address_size = transport.address().size();
+  std::memcpy(mine.address, transport.address().data(), mine.address_size);
+  mine.key = memory.key();
+  return mine;
+}
+
+bool exchange(int fd, const Introduction& mine, Introduction& theirs) {
+  return ::send(fd, &mine, sizeof mine, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof mine) &&
+         ::recv(fd, &theirs, sizeof theirs, MSG_WAITALL) == static_cast<ssize_t>(sizeof theirs);
+}
+
+/// Traffic both ways, always some under way, and never more than a socket's window takes: into a full one the
+/// kernel takes no last word either.
+struct Traffic {
+  Traffic(Endpoint& to, const RemoteKey& their_key, std::size_t bytes)
+      : endpoint(&to), key(their_key), out(bytes), in(bytes) {}
+  void step() {
+    Completion done[64];
+    while (endpoint->poll(done) != 0) {
+    }
+    std::byte buffer[100];
+    for (auto got = endpoint->receive(buffer); got && *got; got = endpoint->receive(buffer)) {
+    }
+    if (sent >= endpoint->signal(2) + 3) return;
+    (void)endpoint->put(out, {&key, 0}, 1, 0);
+    (void)endpoint->get(in, {&key, 0}, 0);
+    (void)endpoint->send(std::span(out).first(64));
+    sent += endpoint->put(std::span(out).first(16), {&key, 0}, 2, 0).has_value();
+  }
+  Endpoint* endpoint;
+  RemoteKey key;
+  Bytes out, in;
+  std::uint64_t sent = 0;
+};
+
+/// The side that goes: talks until the other has answered `signals` times, says why it goes, and is gone.
+void leave(const Kind& kind, int fd, std::uint64_t signals, std::size_t bytes, bool region_first) {
+  auto transport = make(kind);
+  auto memory = region(*transport, memory_size);
+  Introduction theirs{};
+  if (!exchange(fd, introduce(*transport, *memory), theirs)) return;
+  auto endpoint =
+      transport->connect(std::span(theirs.address).first(theirs.address_size), "stayer", 0, soon()).value();
+  Traffic traffic(*endpoint, theirs.key, bytes);
+  while (endpoint->signal(2) < signals && !endpoint->failure()) {
+    traffic.step();
+    transport->progress();
+  }
+  endpoint->close("lease 17 expired");
+  if (region_first) memory.reset();
+  endpoint.reset();
+  transport.reset();
+}
+
+/// The side that stays: its endpoint's failure.
+std::string stay(const Kind& kind, int fd, std::size_t bytes) {
+  const auto transport = make(kind);
+  const auto memory = region(*transport, memory_size);
+  Introduction theirs{};
+  if (!exchange(fd, introduce(*transport, *memory), theirs)) return "no introduction";
+  const auto endpoint =
+      transport->connect(std::span(theirs.address).first(theirs.address_size), "leaver", 0, soon()).value();
+  Traffic traffic(*endpoint, theirs.key, bytes);
+  const Deadline deadline = soon();
+  while (!endpoint->failure() && !deadline.passed()) {
+    traffic.step();
+    transport->progress();
+  }
+  return endpoint->failure() ? endpoint->failure()->message() : "no failure";
+}
+
+struct Sockets {
+  Sockets() {
+    int pair[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    here.reset(pair[0]);
+    there.reset(pair[1]);
+  }
+  UniqueFd here, there;
+};
+
+TEST_P(Farewell, ReasonArrivesThoughEverythingIsDestroyedAtOnce) {
+  for (int round = 0; round < rounds; ++round) {
+    Sockets sockets;
+    const std::size_t bytes = round % 2 == 0 ? 64 : 4096;
+    std::thread other([&] {
+      leave(GetParam(), sockets.there.get(), 1 + static_cast<std::uint64_t>(round) % 7 * 10, bytes,
+            round % 3 == 0);
+    });
+    const std::string failure = stay(GetParam(), sockets.here.get(), bytes);
+    other.join();
+    ASSERT_NE(failure.find("lease 17 expired"), std::string::npos) << "round " << round << ": " << failure;
+  }
+}
+
+TEST_P(Farewell, ReasonArrivesThoughTheProcessEndsAtOnce) {
+  for (int round = 0; round < rounds; ++round) {
+    Sockets sockets;
+    const std::size_t bytes = round % 2 == 0 ? 64 : 4096;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      sockets.here.reset();
+      leave(GetParam(), sockets.there.get(), 1 + static_cast<std::uint64_t>(round) % 7 * 10, bytes,
+            round % 3 == 0);
+      ::_exit(0);
+    }
+    sockets.there.reset();
+    const std::string failure = stay(GetParam(), sockets.here.get(), bytes);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ASSERT_NE(failure.find("lease 17 expired"), std::string::npos) << "round " << round << ": " << failure;
+  }
+}
+
+TEST_P(Farewell, ReasonArrivesAtOneWhoLooksMuchLater) {
+  auto left = make(GetParam());
+  const auto right = make(GetParam());
+  const auto memory = region(*right, memory_size), mine = region(*left, memory_size);
+  auto l = left->connect(right->address(), "right", 0, soon()).value();
+  const auto r = right->connect(left->address(), "left", 0, soon()).value();
+  ASSERT_TRUE(l->put({}, {}, 1, 0));
+  ASSERT_TRUE(r->put({}, {}, 1, 0));
+  ASSERT_TRUE(drive({left.get(), right.get()}, [&] { return r->signal(1) == 1 && l->signal(1) == 1; }));
+  const Bytes data = pattern(1000, 1);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(l->send(data));
+    ASSERT_TRUE(r->send(data));
+    (void)r->put(data, {&mine->key(), 0}, 0, 0);
+    (void)l->put(data, {&memory->key(), 0}, 0, 0);
+    (void)right->progress();
+  }
+  l->close("lease 17 expired");
+  l.reset();
+  left.reset();
+  for (int i = 0; i < 50; ++i) (void)r->put(data, {&mine->key(), 0}, 0, 0);
+  ASSERT_TRUE(drive({right.get()}, [&] { return r->failure().has_value(); }));
+  EXPECT_NE(r->failure()->cause.find("lease 17 expired"), std::string::npos) << r->failure()->message();
+  EXPECT_EQ(r->failure()->code, ErrorCode::peer_failed);
+  // What had arrived before can still be taken.
+  Bytes buffer(1000);
+  const auto first = r->receive(buffer);
+  ASSERT_TRUE(first && *first);
+  EXPECT_TRUE(same(buffer, data));
+}
+
+TEST_P(Farewell, ReasonFollowsAPayloadThatTheSocketHasNotTaken) {
+  Pair pair(GetParam());
+  const auto memory = region(*pair.right, 3 << 20);
+  pair.settle();
+  const Bytes data = pattern(3 << 20, 1);
+  for (std::uint64_t tag = 0; tag < 8; ++tag)
+    ASSERT_TRUE(pair.to_right->put(data, {&memory->key(), 0}, 0, tag));
+  pair.to_right->close("lease 17 expired");
+  pair.to_right.reset();
+  ASSERT_TRUE(pair.until([&] { return pair.to_left->failure().has_value(); }));
+  EXPECT_NE(pair.to_left->failure()->cause.find("lease 17 expired"), std::string::npos)
+      << pair.to_left->failure()->message();
+}
+
+TEST_P(Farewell, WhatAPeerWritesCannotDisturbALog) {
+  const Pair pair(GetParam());
+  pair.settle();
+  pair.to_right->close("red \x1b[31m\nnew line");
+  ASSERT_TRUE(pair.until([&] { return pair.to_left->failure().has_value(); }));
+  EXPECT_NE(pair.to_left->failure()->cause.find("red ?[31m?new line"), std::string::npos)
+      << pair.to_left->failure()->message();
+}
+
+}  // namespace
+}  // namespace cenote::transport::test
