@@ -59,12 +59,6 @@ Mac siphash128(const Secret& key, std::span<const std::byte> data) {
   return mac;
 }
 
-bool equal_in_constant_time(const Mac& a, const Mac& b) {
-  volatile std::uint8_t difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference = difference | static_cast<std::uint8_t>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 void AddressHeader::pack(Writer& out) const {
   out.text(kind).put(id).raw(std::as_bytes(std::span(secret)));
   host.pack(out);

@@ -28,8 +28,6 @@ using Mac = std::array<std::uint8_t, 16>;
 
 /// SipHash-2-4 with 128 bits of output (Aumasson, Bernstein 2012): a keyed pseudorandom function.
 Mac siphash128(const Secret& key, std::span<const std::byte> data);
-/// Takes the same time wherever the two differ.
-bool equal_in_constant_time(const Mac& a, const Mac& b);
 
 /// The fields that begin every transport's address.
 struct AddressHeader {
