@@ -1,0 +1,41 @@
+"""docs/performance.md from the rows that `./dev bench --json FILE` wrote: performance_page.py FILE > docs/performance.md."""
+
+import json
+import sys
+
+HEAD = """# What was measured
+
+One run of `./dev bench --json FILE` on a shared virtual machine with two cores; `tools/dev/performance_page.py` makes
+this page of its rows. Absolute figures do not travel, so read the ratios: each is measured against a peer, or against
+the machine's own limit, in the same run, in alternating pairs, and carries its 95 % interval. Above 1 is better than
+what it is compared with. `bar` is the least ratio that the project demands of itself.
+
+| what | ours | against | theirs | ratio | 95 % | bar | met |
+|---|---|---|---|---|---|---|---|"""
+
+FOOT = """
+How to read the rows:
+
+- **put latency**: one process puts 8 bytes and a signal into the other's memory and waits for the same back; half the
+  round trip. `ucx_perftest -t ucp_put_lat` of Debian's UCX 1.13.1 does the same, pinned to the same two cores.
+- **put bandwidth**: puts of 1 MiB, several in flight, until the last one has arrived.
+- **null launches**: 10^6 launches of an empty kernel on a leased, emulated GPU in another process, sent over shared
+  memory, until the last one has run; the bar of 2 us a launch stands as the thing it is compared with."""
+
+
+def figure(value):
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def line(row):
+    low, high = row["spread"]
+    bar = "" if row["bar"] is None else figure(row["bar"])
+    met = "" if row["bar"] is None else ("yes" if row["met"] else "**no**")
+    return (f"| {row['name']} | {figure(row['value'])} {row['unit']} | {row['against']} | {figure(row['against_value'])} "
+            f"{row['unit']} | {row['ratio']:.2f} | {low:.2f} to {high:.2f} | {bar} | {met} |")
+
+
+with open(sys.argv[1]) as rows:
+    print(HEAD)
+    print("\n".join(line(row) for row in json.load(rows)))
+    print(FOOT)
