@@ -10,7 +10,7 @@
  * The general rules of cenote.h hold (status codes, structs that begin with `size`, NULL and zero are defaults), but
  * the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of each other.
  * Threads: every function may be called from any thread; destroy and close only when no other call is running on
- * that object. gRPC and what it needs are inside the library and not visible from outside.
+ * that object. gRPC and protobuf come as the system's shared libraries; nothing of them is visible through this one.
  */
 #ifndef CENOTE_POOL_H
 #define CENOTE_POOL_H

@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "pool/cli/cli.h"
+#include "pool/proto/channel.h"
 
 namespace cenote::pool::cli {
 namespace {
@@ -55,11 +56,12 @@ std::optional<int> parse(CLI::App& app, Cli& cli, int argc, char** argv) {
 
 int run(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
+  quiet_grpc();
   Cli cli;
   int parent = 0;
   CLI::App app("One pool out of the GPUs of many machines.", "cenote");
   app.require_subcommand(1);
-  app.fallthrough(false);
+  app.fallthrough();  // --set and the like may stand after the command too
   add_globals(app, cli.globals, parent);
   add_commands(app, cli);
   app.footer(

@@ -109,7 +109,7 @@ Result<void> check_possible(const State& state, const Census& census, const Plac
   if (census.pool == 0) {
     return fail(
         Error{ErrorCode::resource_exhausted, kStage, "the pool has no GPUs: no agent has registered"}.fix(
-            "start agents: cenote agent --broker HOST:PORT"));
+            "start agents: cenote agent --set broker.address=HOST:PORT"));
   }
   if (request.gpus > census.pool) {
     return fail(ErrorCode::invalid_argument, kStage, asks + ", the pool has " + std::to_string(census.pool));

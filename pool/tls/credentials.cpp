@@ -29,7 +29,7 @@ Result<Identity> identity_of(const X509* certificate) {
   if (!role || name.empty()) {
     return fail(Error{ErrorCode::permission_denied, "read a certificate's holder",
                       "its subject needs an OU of broker, agent or client, and a CN"}
-                    .fix("issue it with: cenote certificates"));
+                    .fix("issue it with: cenote broker --init-tls"));
   }
   return Identity{*role, std::move(name)};
 }

@@ -19,7 +19,7 @@ import run_tests  # noqa: E402  (the path is set above)
 def outcome_of(script, timeout=20.0):
     """The summary of one shell script run as a test."""
     with tempfile.TemporaryDirectory() as folder:
-        test = ("probe", ["bash", "-c", script], [], timeout, folder)
+        test = ("probe", ["bash", "-c", script], [], timeout, folder, {"PROBE_SETTING": "as ctest says"})
         return run_tests.run_one(test, pathlib.Path(folder), None)[0]
 
 
@@ -50,6 +50,9 @@ class TheRunner(unittest.TestCase):
 
     def test_fails_a_test_that_leaves_a_file(self):
         self.assertIn("forgotten", outcome_of('touch "$TMPDIR/forgotten"')["problems"][0])
+
+    def test_hands_on_the_environment_that_ctest_names(self):
+        self.assertEqual(0, outcome_of('[ "$PROBE_SETTING" = "as ctest says" ]')["failed"])
 
     def test_counts_what_a_script_says_it_ran(self):
         summary = outcome_of("echo '7 passed, 0 failed, 2 skipped'")

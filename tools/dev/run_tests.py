@@ -21,7 +21,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def discover(build):
-    """[(name, command, labels, timeout, folder)] as ctest knows them."""
+    """[(name, command, labels, timeout, folder, environment)] as ctest knows them."""
     shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=build, check=True, capture_output=True, text=True)
     tests = []
     for test in json.loads(shown.stdout)["tests"]:
@@ -29,7 +29,8 @@ def discover(build):
             sys.exit(f"run_tests: {test['name']} is listed but not built")
         properties = {p["name"]: p["value"] for p in test.get("properties", [])}
         tests.append((test["name"], test["command"], properties.get("LABELS", []), float(properties.get("TIMEOUT", 120)),
-                      properties.get("WORKING_DIRECTORY", str(build))))
+                      properties.get("WORKING_DIRECTORY", str(build)),
+                      dict(variable.split("=", 1) for variable in properties.get("ENVIRONMENT", []))))
     return tests
 
 
@@ -116,13 +117,15 @@ def counts_from(report, output, gtest, ok):
 
 
 def run_one(test, results, gtest_filter):
-    name, command, _, timeout, folder = test
+    name, command, _, timeout, folder, added = test
     report = results / f"{name}.json"
-    environment = dict(os.environ)
+    environment = dict(os.environ, **added)
     if is_gtest(command):
         environment["GTEST_OUTPUT"] = f"json:{report}"
         if gtest_filter:
-            command = command + [f"--gtest_filter={gtest_filter}"]
+            # what the build leaves out stays out
+            without = added.get("GTEST_FILTER", "").partition("-")[2]
+            command = command + [f"--gtest_filter={gtest_filter}" + (f"-{without}" if without else "")]
     temporary = tempfile.mkdtemp(prefix="cenote-test-")
     environment["TMPDIR"] = temporary
     started, problems = time.monotonic(), []

@@ -70,7 +70,9 @@ need_packages() {
   local root=()
   if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || { echo "dev: ${#missing[@]} packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; exit 1; }
-    root=(sudo)
+    # asked for here, in the foreground: a stage has no terminal
+    sudo -v || { echo "dev: sudo refused; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    root=(sudo -n)
   fi
   stage "refresh package lists" "${root[@]}" apt-get update
   stage "install ${#missing[@]} packages" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"

@@ -44,7 +44,8 @@ TEST_F(DemoTest, WhatTheClientSendsDoesNotGrowWithTheGradients) {
              wide = run({"--epochs", "2", "--hidden", "64"}, 1);
   EXPECT_GT(wide["gradient_bytes"].get<double>(), 1.9 * narrow["gradient_bytes"].get<double>());
   EXPECT_GT(wide["exchanged_bytes"].get<double>(), 1.9 * narrow["exchanged_bytes"].get<double>());
-  EXPECT_LT(wide["client_bytes"].get<double>(), 1.01 * narrow["client_bytes"].get<double>());
+  // Headers of batches are a part of it, and how many calls share one depends on the clock.
+  EXPECT_LT(wide["client_bytes"].get<double>(), 1.10 * narrow["client_bytes"].get<double>());
 }
 
 TEST_F(DemoTest, GivesTheSameBitsOverTcp) {
