@@ -46,7 +46,8 @@ struct Fence {
   cuda::Stream stream = nullptr;  ///< the driver's
   std::uint32_t context = 0;      ///< the lane's number of it
   std::uint32_t wire_stream = 0;
-  bool failed = false;  ///< the stream will never get there: its context is lost
+  std::uint64_t mark = 0;  ///< the lane's count of work when it was placed
+  bool failed = false;     ///< the stream will never get there: its context is lost
 
   [[nodiscard]] bool done() const { return failed || fired.load(); }
 

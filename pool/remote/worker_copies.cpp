@@ -8,8 +8,17 @@ namespace cenote::pool::remote {
 
 using cuda::Status;
 
+WorkerLane::StreamWork& WorkerLane::work_of(std::uint32_t wire) {
+  if (wire < std::size(named_work_)) return named_work_[wire];
+  if (wire >= stream_work_.size()) stream_work_.resize(wire + 1);
+  return stream_work_[wire];
+}
+
 void WorkerLane::worked(cuda::Stream stream, std::uint32_t wire, std::uint32_t context) {
   work_since_ = true;
+  auto& work = work_of(wire);
+  work.last = ++work_;
+  work.context = context;
   last_stream_ = stream;
   last_wire_ = wire;
   last_context_ = context;

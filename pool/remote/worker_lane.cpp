@@ -17,6 +17,7 @@ namespace {
 constexpr auto lost_context_poll = std::chrono::milliseconds(2);
 constexpr auto event_poll = std::chrono::microseconds(200);
 constexpr std::size_t most_detail = 1024;
+constexpr std::uint32_t no_wire = ~0U;  // a stream that the client has destroyed
 }  // namespace
 
 WorkerLane::WorkerLane(WorkerShared& shared, std::uint32_t index, cuda::DeviceId device,
@@ -253,6 +254,7 @@ Fence* WorkerLane::place_fence(cuda::Stream stream, std::uint32_t wire, std::uin
   fence->stream = stream;
   fence->wire_stream = wire;
   fence->context = context;
+  fence->mark = work_;
   // A lost context takes no host functions: whoever waits for it need not.
   if (shared_.driver.launch_host_func(stream, &Fence::fire, fence) != Status::success) return nullptr;
   fences_free_.pop_back();
@@ -262,6 +264,10 @@ Fence* WorkerLane::place_fence(cuda::Stream stream, std::uint32_t wire, std::uin
 
 void WorkerLane::retire(Fence* fence) {
   std::erase(fences_live_, fence);
+  if (fence->fired.load() && fence->wire_stream != no_wire) {
+    auto& work = work_of(fence->wire_stream);
+    if (work.context == fence->context) work.done = std::max(work.done, fence->mark);
+  }
   if (fence->fired.load()) fences_free_.push_back(fence);
   // A fence whose context was lost is never used again: its host function may still be in the driver's hands.
   for (auto doomed = doomed_streams_.begin(); doomed != doomed_streams_.end();) {
@@ -316,7 +322,7 @@ std::vector<Fence*> WorkerLane::fence_all(bool every_context) {
       add(slot.handle, i, slot.context);
   }
   for (const auto& [stream, context] : doomed_streams_) {
-    if (every_context || context == context_) add(stream, 0, context);
+    if (every_context || context == context_) add(stream, no_wire, context);
   }
   return fences;
 }

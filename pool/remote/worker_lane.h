@@ -292,6 +292,16 @@ class WorkerLane {
   Clock::time_point last_poll_{};
 
   Fence* busy_ = nullptr;
+  /// Fences are in streams, too: what the client put there is done when a fence behind it has fired, even
+  /// while the driver still reports a later fence of ours.
+  struct StreamWork {
+    std::uint64_t last = 0, done = 0;
+    std::uint32_t context = 0;  ///< whose work that is: contexts share the named streams' numbers
+  };
+  StreamWork& work_of(std::uint32_t wire);
+  std::uint64_t work_ = 0;
+  StreamWork named_work_[3];
+  std::vector<StreamWork> stream_work_;
   bool work_since_ = false;
   cuda::Stream last_stream_ = nullptr;
   std::uint32_t last_wire_ = 0, last_context_ = 0;

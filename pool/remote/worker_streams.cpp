@@ -91,6 +91,15 @@ Result<void> WorkerLane::on(const StreamQuery& c) {
     return answer_text(c.request, Status::invalid_handle, 0, 0, "no such stream");
   auto status = enter(context);
   if (status == Status::success) status = shared_.driver.stream_query(stream);
+  if (status == Status::not_ready) {
+    // Perhaps only a fence of our own is left in it.
+    const auto& work = work_of(c.stream);
+    const bool done = std::any_of(fences_live_.begin(), fences_live_.end(), [&](const Fence* fence) {
+      return fence->stream == stream && fence->context == context && fence->fired.load() &&
+             fence->mark >= work.last;
+    });
+    if (work.context == context && (done || work.done >= work.last)) status = Status::success;
+  }
   if (status == Status::success) {
     // Finished for the device; for the client only once everything it asked for has left.
     Waiter waiter;
@@ -112,6 +121,7 @@ Result<void> WorkerLane::on(const StreamWaitEvent& c) {
     return tell_error(context_, Status::invalid_handle, "wait for event: no such event or stream");
   auto status = enter(context);
   if (status == Status::success) status = shared_.driver.stream_wait_event(stream, event->handle, 0);
+  worked(stream, c.stream, context);
   return check(status);
 }
 
@@ -125,6 +135,7 @@ Result<void> WorkerLane::on(const StreamWaitValue& c) {
   auto status = enter(context);
   if (status == Status::success)
     status = shared_.driver.stream_wait_value32(stream, c.address, c.value, c.flags);
+  worked(stream, c.stream, context);
   return check(status);
 }
 
@@ -138,6 +149,7 @@ Result<void> WorkerLane::on(const StreamWriteValue& c) {
   auto status = enter(context);
   if (status == Status::success)
     status = shared_.driver.stream_write_value32(stream, c.address, c.value, c.flags);
+  worked(stream, c.stream, context);
   return check(status);
 }
 
@@ -160,6 +172,7 @@ Result<void> WorkerLane::on(const HostFunc& c) {
     free_words_.push_back(*word);
     return answer(c.request, status == Status::success ? Status::unknown : status);
   }
+  worked(stream, c.stream, context);
   host_waits_.push_back({fence, c.id, *word});
   return answer(c.request, Status::success);
 }
@@ -227,6 +240,7 @@ Result<void> WorkerLane::on(const EventRecord& c) {
     return tell_error(context_, Status::invalid_handle, "record event: no such event or stream");
   auto status = enter(context);
   if (status == Status::success) status = shared_.driver.event_record(event->handle, stream);
+  worked(stream, c.stream, context);
   return check(status);
 }
 
