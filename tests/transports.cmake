@@ -6,3 +6,6 @@ cenote_test(transports_death_test SOURCES multi/transports/death_test.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 120)
 cenote_test(transports_farewell_test SOURCES multi/transports/farewell_test.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 240)
+cenote_test(transports_hostile_test
+  SOURCES unit/transports/hostile_tcp_test.cpp unit/transports/hostile_shm_test.cpp
+  USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
