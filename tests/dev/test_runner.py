@@ -51,6 +51,11 @@ class TheRunner(unittest.TestCase):
     def test_fails_a_test_that_leaves_a_file(self):
         self.assertIn("forgotten", outcome_of('touch "$TMPDIR/forgotten"')["problems"][0])
 
+    def test_reaps_orphans_while_the_test_runs(self):
+        script = ("orphan=$(setsid bash -c 'sleep 0.1 & echo $!'); "
+                  "for i in $(seq 200); do kill -0 $orphan 2>/dev/null || exit 0; sleep 0.02; done; exit 1")
+        self.assertEqual(0, outcome_of(script)["failed"])
+
     def test_hands_on_the_environment_that_ctest_names(self):
         self.assertEqual(0, outcome_of('[ "$PROBE_SETTING" = "as ctest says" ]')["failed"])
 
