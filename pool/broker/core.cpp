@@ -454,7 +454,7 @@ std::vector<Command> BrokerCore::due(std::int64_t now_ms) const {
       if (now_ms >= lease.fence_ms) commands.emplace_back(command::Reclaim{id});
       continue;
     }
-    if (now_ms >= lease.expires_ms) {
+    if (now_ms >= last_renewal_ms(lease)) {
       commands.emplace_back(command::End{id, EndCause::expired, "it expired and was not renewed", 0});
       continue;
     }

@@ -6,7 +6,7 @@
 namespace cenote::pool {
 namespace {
 
-constexpr std::uint16_t kStateFormat = 1;
+constexpr std::uint16_t kStateFormat = 2;
 constexpr std::uint16_t kCommandFormat = 1;
 
 class Encoder {
@@ -64,8 +64,8 @@ void fields(Ar& ar, T& v) {
   } else if constexpr (std::is_same_v<Plain, Holder>) {
     ar(v.lease, v.epoch);
   } else if constexpr (std::is_same_v<Plain, Lease>) {
-    ar(v.request_id, v.client, v.client_key, v.note, v.reason, v.granted_ms, v.expires_ms, v.fence_ms,
-       v.proof_ms, v.shares, v.ended, v.cause, v.end_text);
+    ar(v.request_id, v.client, v.client_key, v.note, v.reason, v.granted_ms, v.expires_ms, v.ttl_ms,
+       v.hold_ms, v.fence_ms, v.proof_ms, v.shares, v.ended, v.cause, v.end_text);
   } else if constexpr (std::is_same_v<Plain, GrantedRequest>) {
     ar(v.lease_id, v.client_key);
   } else if constexpr (std::is_same_v<Plain, State>) {

@@ -24,6 +24,11 @@ std::int64_t fence_of(const State& state, const Lease& lease) {
   return std::max(lease.fence_ms, lease.expires_ms + state.grace_ms + state.drift_ms);
 }
 
+/// Never past the grace, so never past the fence.
+std::int64_t hold_of(const State& state, const Lease& lease, std::int64_t term_start_ms) {
+  return std::min(lease.expires_ms + state.grace_ms, term_start_ms + std::max(kLeastHoldMs, lease.ttl_ms));
+}
+
 void free_share(State& state, const std::string& lease_id, Share& share, Events& events) {
   auto& device = state.devices.at(share.device);
   device.memory_held -= share.memory_bytes;
@@ -75,7 +80,7 @@ Result<Lease*> find_active(State& state, const std::string& id, const std::strin
   return lease;
 }
 
-Result<Events> on(State& state, const command::StartTerm& c, std::int64_t /*now*/) {
+Result<Events> on(State& state, const command::StartTerm& c, std::int64_t now_ms) {
   const auto stage = "start term " + std::to_string(c.term);
   if (c.term != state.term + 1) {
     return refuse(ErrorCode::invalid_argument, stage,
@@ -89,7 +94,10 @@ Result<Events> on(State& state, const command::StartTerm& c, std::int64_t /*now*
   state.drift_ms = c.drift_ms;
   // An agent that was cut off still uses the old grace, one that registers again the new: the later fence
   // holds.
-  for (auto& [id, lease] : state.leases) lease.fence_ms = fence_of(state, lease);
+  for (auto& [id, lease] : state.leases) {
+    lease.fence_ms = fence_of(state, lease);
+    if (!lease.ended) lease.hold_ms = hold_of(state, lease, now_ms);
+  }
   return Events{{Kind::term_started, {}, {}, {}, std::to_string(c.term)}};
 }
 
@@ -262,6 +270,7 @@ Result<Events> on(State& state, const command::Grant& c, std::int64_t now_ms) {
               .reason = c.reason,
               .granted_ms = now_ms,
               .expires_ms = c.expires_ms,
+              .ttl_ms = c.expires_ms - now_ms,
               .shares = c.shares,
               .end_text = {}};
   lease.fence_ms = fence_of(state, lease);
@@ -274,7 +283,9 @@ Result<Events> on(State& state, const command::Grant& c, std::int64_t now_ms) {
 Result<Events> on(State& state, const command::Renew& c, std::int64_t now_ms) {
   const auto stage = "renew lease " + c.lease_id;
   CENOTE_ASSIGN(auto* lease, find_active(state, c.lease_id, stage));
-  if (now_ms >= lease->expires_ms) return refuse(ErrorCode::permission_denied, stage, "it has expired");
+  if (now_ms >= last_renewal_ms(*lease)) {
+    return refuse(ErrorCode::permission_denied, stage, "it has expired");
+  }
   if (c.proof_ms <= lease->proof_ms) {
     return refuse(ErrorCode::permission_denied, stage, "the proof was used before, or a later one was");
   }
@@ -282,6 +293,8 @@ Result<Events> on(State& state, const command::Renew& c, std::int64_t now_ms) {
     return refuse(ErrorCode::invalid_argument, stage, "a renewal may not end it earlier");
   }
   lease->expires_ms = c.expires_ms;
+  lease->ttl_ms = std::max<std::int64_t>(c.expires_ms - now_ms, 0);
+  lease->hold_ms = 0;
   lease->proof_ms = c.proof_ms;
   lease->fence_ms = fence_of(state, *lease);
   return Events{{Kind::lease_renewed, c.lease_id, {}, {}, {}}};
@@ -292,6 +305,7 @@ Result<Events> on(State& state, const command::End& c, std::int64_t now_ms) {
   CENOTE_ASSIGN(auto* lease, find_active(state, c.lease_id, stage));
   if (!is_text(c.text))
     return refuse(ErrorCode::invalid_argument, stage, "its reason has more than 512 bytes");
+  // When to stop waiting for a renewal is the broker's decision; before the expiry it would be wrong.
   if (c.cause == EndCause::expired && now_ms < lease->expires_ms) {
     return refuse(ErrorCode::invalid_argument, stage, "it has not expired");
   }
@@ -343,6 +357,8 @@ Result<std::vector<Event>> apply(State& state, const Command& command, std::int6
     return refuse(ErrorCode::invalid_argument, "apply a command", "its time is out of range");
   return std::visit([&](const auto& c) { return on(state, c, now_ms); }, command);
 }
+
+std::int64_t last_renewal_ms(const Lease& lease) { return std::max(lease.expires_ms, lease.hold_ms); }
 
 std::uint64_t floor_of(const State& state, const std::string& device) {
   const auto found = state.devices.find(device);

@@ -49,6 +49,8 @@ struct Lease {
   std::string reason;
   std::int64_t granted_ms = 0;
   std::int64_t expires_ms = 0;
+  std::int64_t ttl_ms = 0;    ///< as last granted or renewed
+  std::int64_t hold_ms = 0;   ///< see last_renewal_ms(); 0 = granted or renewed in this term
   std::int64_t fence_ms = 0;  ///< after this time nothing of the lease can run anywhere
   std::int64_t proof_ms = 0;  ///< time of the last proof that was used
   std::vector<Share> shares;
@@ -85,11 +87,18 @@ struct State {
 inline constexpr std::size_t kMaxTextBytes = 512;
 inline constexpr std::size_t kMaxDevicesPerAgent = 256;
 inline constexpr std::size_t kMaxSharesPerLease = 16'384;
+inline constexpr std::int64_t kLeastHoldMs = 10'000;  ///< what clients need to find a new broker
 inline constexpr std::int64_t kRememberRequestsMs = 600'000;
 inline constexpr std::size_t kRememberRequests = 65'536;
 
 /// Validates and records. On an error (with its reason) the state is as before.
 Result<std::vector<Event>> apply(State& state, const Command& command, std::int64_t now_ms);
+
+/// From this time on the lease can no longer be renewed: its expiry. Nobody could renew a lease while there
+/// was no broker, and agents keep it alive for the grace. So one from an earlier term may be renewed until
+/// its ttl, at least kLeastHoldMs, has passed since this term began, but never after its expiry plus the
+/// grace.
+std::int64_t last_renewal_ms(const Lease& lease);
 
 /// The lowest epoch that a token for this device may carry: below it every lease has ended. Never falls.
 std::uint64_t floor_of(const State& state, const std::string& device);

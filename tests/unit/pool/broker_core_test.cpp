@@ -105,6 +105,12 @@ class BrokerCoreTest : public ::testing::Test {
     EXPECT_TRUE(granted) << granted.error().message();
     return granted.value_or(LeaseView{});
   }
+  /// A new term is counted, and gives the leases in force time for their renewals.
+  static void expect_same_but_for_the_term(State after, const State& before) {
+    after.term = before.term;
+    for (auto& [id, lease] : after.leases) lease.hold_ms = 0;
+    EXPECT_EQ(after, before);
+  }
   Proof proof(std::string_view purpose, const std::string& id) {
     clock_.turn(1);
     return *make_proof(key_, purpose, id, "broker", clock_.unix_ms());
@@ -203,13 +209,102 @@ TEST_F(BrokerCoreTest, ARestartFindsTheSameLeasesInANewTerm) {
   enrol("a", 4);
   std::vector<std::string> ids;
   for (int i = 0; i < 3; ++i) ids.push_back(lease(1, std::to_string(i)).id);
-  auto before = core_->state();
+  const auto before = core_->state();
   start();
-  auto after = core_->state();
-  EXPECT_EQ(after.term, before.term + 1);
-  after.term = before.term;
-  EXPECT_EQ(after, before);
+  EXPECT_EQ(core_->state().term, before.term + 1);
+  expect_same_but_for_the_term(core_->state(), before);
   EXPECT_EQ(lease(1, "0").id, ids[0]) << "a request repeated over a restart";
+}
+
+TEST_F(BrokerCoreTest, AnOutageLongerThanTheTtlLosesNoLease) {
+  policy_.grace_ms = 600'000;
+  start();
+  enrol("a", 1);
+  const auto granted = lease(1);
+  clock_.turn(policy_.default_ttl_ms + 300'000);  // its agent keeps it: the grace is not over
+  start();
+  core_->tick();
+  ASSERT_EQ(core_->list().size(), 1U) << "nobody could have renewed it";
+  enrol("a", 1);
+  EXPECT_THAT(pulse("a", {{granted.id, 1}}).end_leases, IsEmpty());
+  clock_.turn(policy_.default_ttl_ms - 10'000);
+  pulse("a", {{granted.id, 1}});
+  core_->tick();
+  const auto renewed = core_->renew(granted.id, 0, proof("renew", granted.id));
+  ASSERT_TRUE(renewed) << renewed.error().message();
+  EXPECT_EQ(renewed->expires_ms, clock_.unix_ms() + policy_.default_ttl_ms);
+  const auto told = pulse("a", {{granted.id, 1}});
+  ASSERT_EQ(told.renewed.size(), 1U);
+  EXPECT_EQ(told.renewed.front().expires_ms, renewed->expires_ms);
+
+  // From here on it is a lease like any other, also after the next restart.
+  start();
+  EXPECT_EQ(core_->list().size(), 1U);
+  enrol("a", 1);
+  EXPECT_TRUE(core_->renew(granted.id, 0, proof("renew", granted.id)));
+  clock_.turn(policy_.default_ttl_ms);
+  pulse("a", {{granted.id, 1}});
+  core_->tick();
+  EXPECT_THAT(core_->list(), IsEmpty());
+}
+
+TEST_F(BrokerCoreTest, ALeaseThatNobodyRenewsAfterTheOutageStillEnds) {
+  policy_.grace_ms = 600'000;
+  start();
+  enrol("a", 1);
+  const auto granted = lease(1);
+  clock_.turn(policy_.default_ttl_ms + 300'000);
+  start();
+  enrol("a", 1);
+  clock_.turn(policy_.default_ttl_ms - 1);
+  pulse("a", {{granted.id, 1}});
+  core_->tick();
+  EXPECT_EQ(core_->list().size(), 1U);
+  clock_.turn(1);
+  EXPECT_THAT(pulse("a", {{granted.id, 1}}).end_leases, IsEmpty());
+  core_->tick();
+  EXPECT_THAT(core_->list(), IsEmpty());
+  EXPECT_THAT(pulse("a", {{granted.id, 1}}).end_leases, ElementsAre(granted.id));
+  const auto late = core_->renew(granted.id, 0, proof("renew", granted.id));
+  ASSERT_FALSE(late);
+  EXPECT_THAT(late.error().message(), HasSubstr("it expired"));
+  EXPECT_FALSE(core_->request(ask(1))) << "its agent has not confirmed yet";
+  pulse("a", {}, {{granted.id, "told to"}});
+  EXPECT_TRUE(core_->request(ask(1)));
+}
+
+TEST_F(BrokerCoreTest, AnOutageLongerThanTheGraceEndsTheLeaseAndKeepsTheFence) {
+  enrol("a", 1);
+  const auto granted = lease(1);
+  const auto over = granted.expires_ms + policy_.grace_ms;  // no agent runs it beyond this
+  clock_.turn(over - 1 - clock_.unix_ms());
+  start();
+  core_->tick();
+  EXPECT_EQ(core_->list().size(), 1U) << "the wait for renewals ends with the grace...";
+  clock_.turn(1);
+  EXPECT_FALSE(core_->renew(granted.id, 0, *make_proof(key_, "renew", granted.id, "broker", over)));
+  core_->tick();
+  EXPECT_THAT(core_->list(), IsEmpty()) << "...which is over";
+  clock_.turn(policy_.drift_ms - 1);
+  core_->tick();
+  EXPECT_EQ(core_->state().leases.size(), 1U) << "unconfirmed, it is held until the fence";
+  clock_.turn(1);
+  core_->tick();
+  EXPECT_TRUE(core_->state().leases.empty());
+}
+
+TEST_F(BrokerCoreTest, AShortLeaseGetsTenSecondsAfterARestart) {
+  enrol("a", 1);
+  auto brief = ask(1);
+  brief.ttl_ms = 1'000;
+  ASSERT_TRUE(core_->request(brief));
+  start();
+  clock_.turn(kLeastHoldMs - 1);
+  core_->tick();
+  EXPECT_EQ(core_->list().size(), 1U);
+  clock_.turn(1);
+  core_->tick();
+  EXPECT_THAT(core_->list(), IsEmpty());
 }
 
 TEST_F(BrokerCoreTest, ARestartedBrokerPlacesNothingOnAgentsItHasNotHeard) {
@@ -465,9 +560,7 @@ TEST_F(BrokerCoreTest, ServesManyThreadsWithoutGrantingADeviceTwice) {
   EXPECT_EQ(granted_total, kClients * kRounds);
   const auto before = core_->state();
   start();
-  auto after = core_->state();
-  after.term = before.term;
-  EXPECT_EQ(after, before);
+  expect_same_but_for_the_term(core_->state(), before);
 }
 
 }  // namespace

@@ -183,6 +183,32 @@ TEST_F(StateTest, RenewalsOnlyLengthen) {
   EXPECT_THAT(refused(command::Renew{"l1", 30'000, 2}, 20'000).message(), HasSubstr("it expired"));
 }
 
+TEST_F(StateTest, ANewTermLeavesTimeForRenewalsUntilTheGrace) {
+  must(grant("l1", {whole("g0", "a", 1)}, 12'000), 0);
+  must(grant("l2", {whole("g1", "a", 1)}, 60'000), 0);
+  must(command::StartTerm{2, kGrace, kDrift}, 20'000);
+  EXPECT_EQ(last_renewal_ms(state.leases.at("l1")), 20'000 + 12'000) << "its ttl from the term's beginning";
+  EXPECT_EQ(last_renewal_ms(state.leases.at("l2")), 20'000 + 60'000);
+  state = *decode_state(encode(state));
+  EXPECT_EQ(refused(command::Renew{"l1", 40'000, 1}, 32'000).code, ErrorCode::permission_denied);
+  must(command::Renew{"l1", 40'000, 1}, 31'999);
+  EXPECT_EQ(last_renewal_ms(state.leases.at("l1")), 40'000) << "only until it is renewed";
+  must(grant("l3", {whole("g2", "b", 1)}, 50'000), 40'000);
+  EXPECT_EQ(last_renewal_ms(state.leases.at("l3")), 50'000) << "only what was granted before the term";
+  must(command::StartTerm{3, kGrace, kDrift}, 70'000 - 1);
+  EXPECT_EQ(last_renewal_ms(state.leases.at("l1")), 40'000 + kGrace) << "never past the grace";
+}
+
+TEST_F(StateTest, ALeaseRenewedLateIsFencedFromItsNewExpiry) {
+  must(grant("l1", {whole("g0", "a", 1)}, 10'000), 0);
+  must(command::StartTerm{2, kGrace, kDrift}, 15'000);
+  must(command::Renew{"l1", 30'000, 1}, 20'000);
+  EXPECT_EQ(refused(grant("l2", {whole("g0", "a", 2)}), 20'000).code, ErrorCode::resource_exhausted);
+  must(command::End{"l1", EndCause::expired, "", 0}, 30'000);
+  refused(command::Reclaim{"l1"}, 30'000 + kGrace + kDrift - 1);
+  must(command::Reclaim{"l1"}, 30'000 + kGrace + kDrift);
+}
+
 TEST_F(StateTest, AProofIsUsedOnceAlsoAcrossPurposesAndRestarts) {
   must(grant("l1", {whole("g0", "a", 1)}, 10'000), 0);
   must(command::Renew{"l1", 20'000, 7}, 5'000);
@@ -324,6 +350,7 @@ void expect_sound(const State& state) {
     EXPECT_TRUE(any) << "lease " << id << " holds nothing and is still there";
     EXPECT_TRUE(state.requests.contains({lease.client, lease.request_id}));
     EXPECT_GE(lease.fence_ms, lease.expires_ms);
+    EXPECT_GE(lease.fence_ms, last_renewal_ms(lease)) << "no renewal of what may be granted again";
   }
   for (const auto& [uuid, device] : state.devices) {
     EXPECT_EQ(device.memory_held, held[uuid].first);
