@@ -82,7 +82,10 @@ class TcpCore {
   Result<void> watch(int fd, std::uint64_t serial, bool for_writing, bool again);
   Result<void> tune(int fd) const;
   /// Sends `words`, now as far as the kernel takes them, the rest while this transport lives; then hangs up.
-  void part(UniqueFd fd, Bytes words);
+  /// False: not all of them are on their way.
+  bool part(UniqueFd fd, Bytes words, bool watched);
+  /// Reads what guests have sent: one may have brought a peer's note.
+  void look_for_notes();
   bool take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out);
   void log_debug(const std::string& text) const;
   /// The bytes a peer may touch, or null where key, offset or length do not fit.
@@ -106,7 +109,8 @@ class TcpCore {
  private:
   bool look();
   void accept_guests();
-  void serve_guest(std::uint64_t serial);
+  /// True: something came, and the guest is still there.
+  bool serve_guest(std::uint64_t serial);
   void drop_stale_guests();
   void proceed_parting(std::uint64_t serial);
 

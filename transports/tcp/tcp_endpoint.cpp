@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t copy_limit = 1024;        // smaller payloads are copied when they have to wait
 constexpr std::size_t flush_limit = 16 * 1024;  // as much is gathered before it leaves
 constexpr std::size_t copied_limit = 1024 * 1024;
+constexpr int reads_at_end = 16;
 constexpr std::size_t last_payload_limit = 4 * 1024 * 1024;  // of a frame finished after its endpoint's end
 
 }  // namespace
@@ -29,11 +30,10 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, TcpAddress peer, std::st
 Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core, TcpAddress peer,
                                                           std::string peer_name, std::uint32_t channel,
                                                           Deadline deadline) {
-  const bool dials = core->self.header.id > peer.header.id;
   std::unique_ptr<TcpEndpoint> made(
       new TcpEndpoint(std::move(core), std::move(peer), std::move(peer_name), channel, deadline));
   made->core_->add(made.get());
-  if (dials) {
+  if (made->dials()) {
     CENOTE_TRY(made->dial());
   } else {
     Guest guest;
@@ -71,6 +71,8 @@ Result<void> TcpEndpoint::dial() {
 void TcpEndpoint::adopt(std::uint64_t serial, Guest guest) {
   serial_ = serial;
   fd_ = std::move(guest.fd);
+  acceptor_nonce_ = guest.nonce;
+  hello_ = guest.hello;
   const Mac proof =
       proof_of(Side::acceptor, peer_.header.secret, guest.nonce, guest.hello, core_->self.header.id);
   const auto sent = write_some(fd_.get(), std::as_bytes(std::span(proof)), {});
@@ -217,7 +219,7 @@ bool TcpEndpoint::flush() {
   }
   auto sent = out_.flush(fd_.get(), [this](std::uint64_t tag) { finish(tag); });
   if (sent) return *sent;
-  while (!reading_ && !failure_ && read()) {  // the peer may have said why it went
+  for (int i = 0; i < reads_at_end && !failure_ && read(); ++i) {  // the peer may have said why it went
   }
   break_with(std::move(sent).error(), false);
   return true;
@@ -231,6 +233,11 @@ void TcpEndpoint::watch_room(bool on) {
 
 void TcpEndpoint::break_with(Error error, bool tell_peer) {
   if (failure_) return;
+  if (error.code == ErrorCode::peer_failed && stage_ == Stage::ready) {
+    if (!note_) core_->look_for_notes();
+    if (failure_) return;
+    if (note_) error = farewell_error(*note_);
+  }
   if (error.peer.empty()) error.peer = peer_name_;
   if (error.device.empty()) error.device = "tcp";
   if (tell_peer) say_goodbye("its endpoint failed: " + error.stage + ": " + error.cause);
@@ -252,23 +259,50 @@ void TcpEndpoint::close(std::string_view reason) {
              false);
 }
 
+void TcpEndpoint::hear(const Note& note) {
+  if (failure_ || stage_ != Stage::ready) return;
+  const std::uint64_t acceptor = dials() ? peer_.header.id : core_->self.header.id;
+  if (!equal_in_constant_time(
+          note.proof, proof_of_note(dials() ? Side::acceptor : Side::dialer, core_->self.header.secret,
+                                    acceptor_nonce_, hello_, acceptor, note.text)))
+    return;
+  note_ = note.text;
+  if (reading_) return;                                            // it is about to fail
+  for (int i = 0; i < reads_at_end && !failure_ && read(); ++i) {  // what had arrived before
+  }
+  break_with(farewell_error(*note_), false);
+}
+
+void TcpEndpoint::leave_note(std::span<const std::byte> text) {
+  const std::uint64_t acceptor = dials() ? peer_.header.id : core_->self.header.id;
+  auto to = SocketAddress::parse(peer_.host, peer_.port);
+  UniqueFd fd(to ? ::socket(to->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1);
+  if (!fd || (::connect(fd.get(), to->get(), to->length) != 0 && errno != EINPROGRESS)) return;
+  Note note{core_->self.header.id, channel_, {}, Bytes(text.begin(), text.end())};
+  note.proof = proof_of_note(dials() ? Side::dialer : Side::acceptor, peer_.header.secret, acceptor_nonce_,
+                             hello_, acceptor, text);
+  (void)core_->part(std::move(fd), note.pack(), false);
+}
+
 // Frames that have not begun to leave are dropped; one that has is finished, for in the middle of its payload
-// there is no place for another: if that is too long, the peer only sees the end.
+// there is no place for another. Where that does not leave now, a note goes another way.
 void TcpEndpoint::say_goodbye(std::string_view reason) {
   if (failure_ || !fd_ || (stage_ != Stage::ready && stage_ != Stage::proving)) return;
-  Bytes words;
-  if (stage_ == Stage::ready) {
-    if (!out_.regions_alive([this](std::uint64_t id) { return core_->regions.contains(id); }) ||
-        !out_.rest_of_frame(words, last_payload_limit))
-      return;
-  }
+  const bool ready = stage_ == Stage::ready;
   Frame frame;
   frame.type = FrameType::close;
   frame.length = std::min(reason.size(), max_reason);
   const auto head = frame.bytes(), text = as_bytes(reason).first(frame.length);
-  words.insert(words.end(), head.begin(), head.end());
-  words.insert(words.end(), text.begin(), text.end());
-  core_->part(std::move(fd_), std::move(words));
+  Bytes words;
+  const bool fits = !ready || (out_.regions_alive([this](std::uint64_t id) {
+    return core_->regions.contains(id);
+  }) && out_.rest_of_frame(words, last_payload_limit));
+  if (fits) {
+    words.insert(words.end(), head.begin(), head.end());
+    words.insert(words.end(), text.begin(), text.end());
+    if (core_->part(std::move(fd_), std::move(words), true)) return;
+  }
+  if (ready) leave_note(text);
 }
 
 }  // namespace cenote::transport::tcp

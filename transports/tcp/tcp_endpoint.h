@@ -7,6 +7,7 @@
 
 #include "transports/endpoint_base.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/note.h"
 #include "transports/tcp/send_queue.h"
 #include "transports/tcp/tcp_core.h"
 
@@ -48,6 +49,8 @@ class TcpEndpoint final : public EndpointBase {
   /// Reads what is there and acts on it. True: something came.
   bool read();
   void tick();
+  /// Somebody brought the peer's farewell, or says so.
+  void hear(const Note& note);
   /// Wakes the transport also when there is room to send.
   void watch_room(bool on);
   void break_with(Error error, bool tell_peer = true);
@@ -71,6 +74,8 @@ class TcpEndpoint final : public EndpointBase {
   TcpEndpoint(std::shared_ptr<TcpCore> core, TcpAddress peer, std::string name, std::uint32_t channel,
               Deadline deadline);
   void say_goodbye(std::string_view reason);
+  void leave_note(std::span<const std::byte> text);
+  [[nodiscard]] bool dials() const { return core_->self.header.id > peer_.header.id; }
   Result<void> dial();
   Result<void> shake_hands();
   Result<bool> read_exactly(std::size_t count);
@@ -117,6 +122,7 @@ class TcpEndpoint final : public EndpointBase {
   Nonce acceptor_nonce_{};
   Hello hello_;
   Bytes handshake_;
+  std::optional<Bytes> note_;
 };
 
 }  // namespace cenote::transport::tcp

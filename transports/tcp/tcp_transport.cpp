@@ -1,8 +1,10 @@
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -188,7 +190,7 @@ bool TcpCore::look() {
       std::uint64_t ignored = 0;
       (void)!::read(wakeup.get(), &ignored, sizeof ignored);
     } else if (guests_.contains(serial)) {
-      serve_guest(serial);
+      (void)serve_guest(serial);
     } else {
       const auto found = std::find_if(endpoints.begin(), endpoints.end(),
                                       [&](const TcpEndpoint* e) { return e->serial() == serial; });
@@ -226,27 +228,34 @@ void TcpCore::accept_guests() {
   }
 }
 
-void TcpCore::serve_guest(std::uint64_t serial) {
+bool TcpCore::serve_guest(std::uint64_t serial) {
   const auto found = guests_.find(serial);
   Guest& guest = found->second;
-  std::array<std::byte, Hello::size> buffer;
-  const std::size_t room = guest.proved ? 1 : Hello::size - guest.got.size();
+  std::array<std::byte, Hello::size + max_reason> buffer;
+  const std::size_t room = guest.proved ? 1 : Note::wanted(guest.got) - guest.got.size();
   const auto count = ::recv(guest.fd.get(), buffer.data(), room, MSG_DONTWAIT);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   // After its proof a guest has nothing to say until it is welcome.
   if (count <= 0 || guest.proved) {
     guests_.erase(found);
-    return;
+    return false;
   }
   guest.got.insert(guest.got.end(), buffer.begin(), buffer.begin() + count);
-  if (guest.got.size() < Hello::size) return;
+  if (guest.got.size() < Note::wanted(guest.got)) return true;
+  if (const auto note = Note::unpack(guest.got)) {
+    guests_.erase(found);
+    for (TcpEndpoint* endpoint : endpoints) {
+      if (endpoint->is(note->sender, note->channel)) endpoint->hear(*note);
+    }
+    return false;
+  }
   const auto hello = unpack_hello(guest.got);
   if (!hello || !equal_in_constant_time(hello->proof, proof_of(Side::dialer, self.header.secret, guest.nonce,
                                                                *hello, self.header.id))) {
     log_debug(hello ? "dropped who dialed: it does not know this side's secret"
                     : "dropped who dialed: it speaks another protocol");
     guests_.erase(found);
-    return;
+    return false;
   }
   guest.proved = true;
   guest.hello = *hello;
@@ -255,7 +264,21 @@ void TcpCore::serve_guest(std::uint64_t serial) {
     Guest taken = std::move(guest);
     guests_.erase(found);
     endpoint->adopt(serial, std::move(taken));
-    return;
+    return false;
+  }
+  return true;
+}
+
+void TcpCore::look_for_notes() {
+  if (!listener) return;
+  accept_guests();
+  std::vector<std::uint64_t> serials;
+  for (const auto& [serial, guest] : guests_) {
+    if (!guest.proved) serials.push_back(serial);
+  }
+  for (const std::uint64_t serial : serials) {
+    while (guests_.contains(serial) && serve_guest(serial)) {
+    }
   }
 }
 
@@ -317,11 +340,15 @@ bool Parting::proceed() {
   return true;
 }
 
-void TcpCore::part(UniqueFd fd, Bytes words) {
+bool TcpCore::part(UniqueFd fd, Bytes words, bool watched) {
   Parting parting{std::move(fd), next_serial++, std::move(words), 0, Clock::now() + parting_time};
-  if (!parting.proceed() || partings_.size() >= max_partings) return;
-  if (!watch(parting.fd.get(), parting.serial, parting.said < parting.words.size(), true)) return;
-  partings_.push_back(std::move(parting));
+  if (!parting.proceed()) return parting.said == parting.words.size();
+  int unsent = 0;
+  (void)::ioctl(parting.fd.get(), SIOCOUTQNSD, &unsent);
+  const bool saying = parting.said < parting.words.size();
+  if (partings_.size() < max_partings && watch(parting.fd.get(), parting.serial, saying, watched))
+    partings_.push_back(std::move(parting));
+  return !saying && unsent == 0;
 }
 
 void TcpCore::proceed_parting(std::uint64_t serial) {

@@ -18,6 +18,8 @@ CENOTE_CONFORMANCE(Farewell);
 
 constexpr int rounds = 200;
 constexpr std::size_t memory_size = 64 * 1024;
+constexpr std::size_t little = 4096;
+constexpr std::size_t sizes[] = {64, little, little + 1, memory_size};
 
 /// What the two sides tell each other before they talk.
 struct Introduction {
@@ -39,11 +41,10 @@ bool exchange(int fd, const Introduction& mine, Introduction& theirs) {
          ::recv(fd, &theirs, sizeof theirs, MSG_WAITALL) == static_cast<ssize_t>(sizeof theirs);
 }
 
-/// Traffic both ways, always some under way, and never more than a socket's window takes: into a full one the
-/// kernel takes no last word either.
+/// Traffic both ways, always some under way: little, or as much as the endpoint takes, which fills sockets.
 struct Traffic {
   Traffic(Endpoint& to, const RemoteKey& their_key, std::size_t bytes)
-      : endpoint(&to), key(their_key), out(bytes), in(bytes) {}
+      : endpoint(&to), key(their_key), out(bytes), in(bytes), ahead(bytes > little ? 300 : 3) {}
   void step() {
     Completion done[64];
     while (endpoint->poll(done) != 0) {
@@ -51,7 +52,7 @@ struct Traffic {
     std::byte buffer[100];
     for (auto got = endpoint->receive(buffer); got && *got; got = endpoint->receive(buffer)) {
     }
-    if (sent >= endpoint->signal(2) + 3) return;
+    if (sent >= endpoint->signal(2) + ahead) return;
     (void)endpoint->put(out, {&key, 0}, 1, 0);
     (void)endpoint->get(in, {&key, 0}, 0);
     (void)endpoint->send(std::span(out).first(64));
@@ -60,7 +61,7 @@ struct Traffic {
   Endpoint* endpoint;
   RemoteKey key;
   Bytes out, in;
-  std::uint64_t sent = 0;
+  std::uint64_t ahead, sent = 0;
 };
 
 /// The side that goes: talks until the other has answered `signals` times, says why it goes, and is gone.
@@ -72,9 +73,10 @@ void leave(const Kind& kind, int fd, std::uint64_t signals, std::size_t bytes, b
   auto endpoint =
       transport->connect(std::span(theirs.address).first(theirs.address_size), "stayer", 0, soon()).value();
   Traffic traffic(*endpoint, theirs.key, bytes);
+  Transport* all[] = {transport.get()};
   while (endpoint->signal(2) < signals && !endpoint->failure()) {
     traffic.step();
-    transport->progress();
+    (void)wait(all, Deadline::in(1ms), nullptr, "traffic");
   }
   endpoint->close("lease 17 expired");
   if (region_first) memory.reset();
@@ -91,10 +93,11 @@ std::string stay(const Kind& kind, int fd, std::size_t bytes) {
   const auto endpoint =
       transport->connect(std::span(theirs.address).first(theirs.address_size), "leaver", 0, soon()).value();
   Traffic traffic(*endpoint, theirs.key, bytes);
+  Transport* all[] = {transport.get()};
   const Deadline deadline = soon();
   while (!endpoint->failure() && !deadline.passed()) {
     traffic.step();
-    transport->progress();
+    (void)wait(all, Deadline::in(1ms), nullptr, "traffic");
   }
   return endpoint->failure() ? endpoint->failure()->message() : "no failure";
 }
@@ -112,7 +115,7 @@ struct Sockets {
 TEST_P(Farewell, ReasonArrivesThoughEverythingIsDestroyedAtOnce) {
   for (int round = 0; round < rounds; ++round) {
     Sockets sockets;
-    const std::size_t bytes = round % 2 == 0 ? 64 : 4096;
+    const std::size_t bytes = sizes[round % 4];
     std::thread other([&] {
       leave(GetParam(), sockets.there.get(), 1 + static_cast<std::uint64_t>(round) % 7 * 10, bytes,
             round % 3 == 0);
@@ -126,7 +129,7 @@ TEST_P(Farewell, ReasonArrivesThoughEverythingIsDestroyedAtOnce) {
 TEST_P(Farewell, ReasonArrivesThoughTheProcessEndsAtOnce) {
   for (int round = 0; round < rounds; ++round) {
     Sockets sockets;
-    const std::size_t bytes = round % 2 == 0 ? 64 : 4096;
+    const std::size_t bytes = sizes[round % 4];
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {

@@ -1,4 +1,5 @@
 // What a TCP peer that has proved itself may send, and what becomes of it.
+#include <algorithm>
 #include <random>
 
 #include "tests/unit/transports/mallory.h"
@@ -135,6 +136,42 @@ TEST(HostileTcp, FloodsAreEndedBeforeTheyTakeMemory) {
   flood(victim, frame(FrameType::get, victim.key(), 0, 4096), "large gets");
   flood(victim, frame(FrameType::get, victim.key(), 0, 8), "small gets");
   flood(victim, frame(FrameType::add, victim.key(), 0, 0), "adds");
+  victim.expect_others_well();
+}
+
+/// Dials the victim's listener, says that, and waits until the victim has heard it.
+void say_as_stranger(const Victim& victim, std::span<const std::byte> bytes) {
+  const UniqueFd fd = dial_tcp(victim);
+  ASSERT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  ::shutdown(fd.get(), SHUT_WR);
+  ASSERT_TRUE(victim.until([&] {
+    std::byte buffer[64];
+    const auto got = ::recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }));
+}
+
+TEST(HostileTcp, NoteOfWhoDoesNotKnowTheConnectionIsIgnored) {
+  Victim victim(tcp_kind());
+  Reader in(victim.pair.left->address());
+  const auto friendly = AddressHeader::unpack(in, "tcp").value();
+  Reader own(victim.transport().address());
+  const auto self = AddressHeader::unpack(own, "tcp").value();
+  const std::string text = "it closed, they say";
+  // It knows who talks to whom and even the secret, but not the nonces of their connection.
+  for (const Side side : {Side::dialer, Side::acceptor}) {
+    tcp::Note note{friendly.id, 0, {}, {}};
+    note.text.assign(as_bytes(text).begin(), as_bytes(text).end());
+    Hello guess;
+    guess.dialer = std::max(friendly.id, self.id);
+    note.proof = tcp::proof_of_note(side, self.secret, {}, guess, std::min(friendly.id, self.id), note.text);
+    Bytes packed = note.pack();
+    say_as_stranger(victim, packed);
+    packed.resize(packed.size() - 3);
+    say_as_stranger(victim, packed);
+    packed[14] = std::byte{255};
+    say_as_stranger(victim, packed);
+  }
   victim.expect_others_well();
 }
 

@@ -16,6 +16,7 @@
 #include "transports/shm/layout.h"
 #include "transports/shm/mapping.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/note.h"
 
 namespace cenote::transport::test {
 
@@ -61,6 +62,20 @@ struct Identity {
   }
 };
 
+/// A blocking socket to the victim's listener.
+inline UniqueFd dial_tcp(const Victim& victim) {
+  Reader in(victim.transport().address());
+  (void)AddressHeader::unpack(in, "tcp");
+  const std::string host = in.text();
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(in.get<std::uint16_t>());
+  ::inet_pton(AF_INET, host.c_str(), &to.sin_addr);
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fd.reset();
+  return fd;
+}
+
 class TcpMallory {
  public:
   /// Dials, proves itself, and becomes an endpoint of the victim's.
@@ -87,13 +102,8 @@ class TcpMallory {
   void join(Victim& victim) {
     Reader in(victim.transport().address());
     const auto them = AddressHeader::unpack(in, "tcp").value();
-    const std::string host = in.text();
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(in.get<std::uint16_t>());
-    ::inet_pton(AF_INET, host.c_str(), &to.sin_addr);
-    fd_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    fd_ = dial_tcp(victim);
+    ASSERT_TRUE(fd_);
     const auto challenge = unpack_challenge(read(victim, Challenge::size));
     ASSERT_TRUE(challenge);
     write(pack(who_.hello(them, *challenge)));
