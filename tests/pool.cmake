@@ -6,7 +6,7 @@ cenote_test(pool_state_test
   SOURCES unit/pool/state_test.cpp unit/pool/scheduler_test.cpp
   USES cenote_pool_core)
 cenote_test(pool_core_test
-  SOURCES unit/pool/store_test.cpp unit/pool/broker_core_test.cpp
+  SOURCES unit/pool/store_test.cpp unit/pool/journal_test.cpp unit/pool/broker_core_test.cpp
   USES cenote_pool_core)
 if(CENOTE_WITH_GRPC)
   cenote_test(pool_broker_test

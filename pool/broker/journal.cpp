@@ -6,14 +6,26 @@ namespace cenote::pool {
 
 Result<Journal> Journal::open(std::unique_ptr<Store> store, std::uint32_t snapshot_every) {
   Journal journal(std::move(store), snapshot_every);
-  CENOTE_ASSIGN(auto found, journal.store_->recover());
-  journal.base_ = std::move(found.snapshot);
-  journal.last_ = found.snapshot_sequence;
-  if (!found.records.empty()) journal.last_ = found.records.back().sequence;
-  journal.tail_ = std::move(found.records);
   journal.compact_at_ = snapshot_every;
-  CENOTE_TRY(journal.replay());
+  CENOTE_TRY(journal.read());
   return journal;
+}
+
+Result<void> Journal::read() {
+  CENOTE_ASSIGN(auto found, store_->recover());
+  const auto last = found.records.empty() ? found.snapshot_sequence : found.records.back().sequence;
+  if (last < last_) {
+    return fail(
+        Error{ErrorCode::protocol_error, "read the broker's log again",
+              "it ends at record " + std::to_string(last) + ", but " + std::to_string(last_) + " was written"}
+            .fix("has somebody replaced the file? Restore it, and restart the broker"));
+  }
+  base_ = std::move(found.snapshot);
+  tail_ = std::move(found.records);
+  last_ = last;
+  CENOTE_TRY(replay());
+  in_doubt_ = false;
+  return {};
 }
 
 Result<void> Journal::replay() {
@@ -34,8 +46,11 @@ Result<void> Journal::replay() {
 }
 
 // The commands are applied first, because only the state knows whether they are valid; nobody sees the state
-// until the log has them. A store that refuses is rare: then the state is rebuilt from what the store holds.
+// until the log has them. A store that refuses is rare: then the state is rebuilt from what the store holds,
+// which may be the records all the same (a commit can be durable and its last step fail). Their sequences
+// would then be refused for ever, and what is in the log counts after the next restart: so it counts now.
 Result<std::vector<Event>> Journal::commit(std::span<const Command> commands, std::int64_t now_ms) {
+  if (in_doubt_) CENOTE_TRY(read());
   std::vector<Event> events;
   std::vector<Record> records;
   const auto undo = [&](Error cause) -> tl::unexpected<Error> {
@@ -53,7 +68,9 @@ Result<std::vector<Event>> Journal::commit(std::span<const Command> commands, st
   if (auto written = store_->append(records); !written) {
     auto error = std::move(written).error();
     error.cause = "the decision cannot be logged: " + error.cause;
-    return undo(std::move(error));
+    in_doubt_ = true;
+    if (read()) return fail(std::move(error));
+    return undo(std::move(error));  // it cannot be read either: the next commit looks again
   }
   last_ += records.size();
   tail_.insert(tail_.end(), std::make_move_iterator(records.begin()), std::make_move_iterator(records.end()));

@@ -21,8 +21,9 @@ class Journal {
 
   [[nodiscard]] const State& state() const { return state_; }
 
-  /// Applies all commands or none, and returns when they are durable. When the store fails, the state is as
-  /// before: a decision that is not in the log was never made.
+  /// Applies all commands or none, and returns when they are durable. When the store fails, the state is what
+  /// the store holds: a decision that is not in the log was never made, and one that is there although its
+  /// append failed counts, though nobody was told: who asks again finds it.
   Result<std::vector<Event>> commit(std::span<const Command> commands, std::int64_t now_ms);
 
   /// Writes a snapshot when enough records have gathered. A failure loses nothing: the log goes on.
@@ -31,6 +32,7 @@ class Journal {
  private:
   Journal(std::unique_ptr<Store> store, std::uint32_t snapshot_every)
       : store_(std::move(store)), snapshot_every_(snapshot_every) {}
+  Result<void> read();
   Result<void> replay();
 
   std::unique_ptr<Store> store_;
@@ -39,6 +41,7 @@ class Journal {
   std::vector<Record> tail_;  ///< ...and what came after it: the state before a commit that failed
   std::uint64_t last_ = 0;
   std::uint64_t compact_at_ = 0;
+  bool in_doubt_ = false;  ///< an append failed, and the store could not say what it holds
   State state_;
 };
 

@@ -27,8 +27,9 @@ struct Recovered {
   std::vector<Record> records;
 };
 
-/// One writer; calls come one at a time. An append that fails has changed nothing that a reader would see,
-/// and may be tried again (with the same sequences): a disk that was full may have room again.
+/// One writer; calls come one at a time. An append that fails has stored all of its records or none:
+/// recover() tells which, and whether their sequences are still free. It may be tried again: a disk that was
+/// full may have room again.
 class Store {
  public:
   virtual ~Store() = default;
