@@ -64,6 +64,8 @@ Status WorkerLane::open_housekeeping() {
     status = driver.mem_alloc(&words_, word_count * sizeof(std::uint32_t));
     if (status == Status::success)
       status = driver.memset_d8_async(words_, 0, word_count * sizeof(std::uint32_t), control_);
+    // Another stream's wait must not see what the memory held before.
+    if (status == Status::success) status = driver.stream_synchronize(control_);
     word_values_.assign(word_count, 0);
     free_words_.clear();
     for (std::size_t i = word_count; i-- > 0;) free_words_.push_back(i);
