@@ -11,11 +11,12 @@
 namespace cenote::transport::tcp {
 namespace {
 
-constexpr std::size_t copy_limit = 1024;        // smaller payloads are copied when they have to wait
-constexpr std::size_t flush_limit = 16 * 1024;  // as much is gathered before it leaves
-constexpr std::size_t copied_limit = 1024 * 1024;
+constexpr std::size_t copy_limit = 1024;  // smaller payloads are copied when they have to wait
+constexpr std::size_t flush_limit = std::size_t{16} * 1024;  // as much is gathered before it leaves
+constexpr std::size_t copied_limit = std::size_t{1024} * 1024;
 constexpr int reads_at_end = 16;
-constexpr std::size_t last_payload_limit = 4 * 1024 * 1024;  // of a frame finished after its endpoint's end
+constexpr std::size_t last_payload_limit =
+    std::size_t{4} * 1024 * 1024;  // of a frame finished after its endpoint's end
 
 }  // namespace
 

@@ -14,9 +14,10 @@
 namespace cenote::transport::tcp {
 namespace {
 
-constexpr std::size_t read_at_once = 16 * 1024;
-constexpr std::size_t read_behind_payload = 4 * 1024;   // copied twice, so little of it
-constexpr std::size_t bytes_at_once = 4 * 1024 * 1024;  // then the other endpoints have their turn
+constexpr std::size_t read_at_once = std::size_t{16} * 1024;
+constexpr std::size_t read_behind_payload = std::size_t{4} * 1024;  // copied twice, so little of it
+constexpr std::size_t bytes_at_once =
+    std::size_t{4} * 1024 * 1024;  // then the other endpoints have their turn
 
 tl::unexpected<Error> nonsense(std::string what) {
   return fail(ErrorCode::protocol_error, "read from peer", std::move(what));

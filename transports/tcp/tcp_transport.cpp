@@ -27,12 +27,12 @@ constexpr auto proof_time = std::chrono::seconds(10);
 constexpr auto look_interval = std::chrono::microseconds(100);
 constexpr std::size_t read_directly =
     3;  // with so few endpoints, reading each is cheaper than asking epoll first
-constexpr std::size_t scratch_size = 64 * 1024;
+constexpr std::size_t scratch_size = std::size_t{64} * 1024;
 constexpr std::size_t page = 4096;
 constexpr std::size_t max_partings = 256;
 constexpr auto parting_time = std::chrono::seconds(5);
 constexpr int discard_at_once = 64;  // reads of discard_size
-constexpr std::size_t discard_size = 1024 * 1024;
+constexpr std::size_t discard_size = std::size_t{1024} * 1024;
 
 }  // namespace
 
@@ -448,6 +448,7 @@ class TcpTransport final : public Transport {
     if (memory.kind != MemoryKind::host || !memory.cpu_readable)
       return fail(ErrorCode::not_supported, "register memory of " + memory.home,
                   "the socket reads and writes only memory of the CPU");
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a memory description carries its address as a number.
     return make(reinterpret_cast<std::byte*>(memory.address), memory.size, 0);
   }
   bool progress() override { return core_->progress(); }
