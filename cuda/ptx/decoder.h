@@ -25,6 +25,13 @@ namespace cenote::cuda::ptx {
 // Words of another function's parameters are marked until then.
 inline constexpr Slot foreign_bit = 0x4000'0000u;
 
+// Counts are kept in 32 bits and slots spend two of those on marks; these bounds, checked wherever something
+// is added, are what makes that safe whatever the text says.
+inline constexpr std::size_t max_registers = std::size_t{1}
+                                             << 20;  ///< of a function, its parameters included
+inline constexpr std::size_t max_instructions = std::size_t{1} << 26;
+inline constexpr std::size_t max_argument_words = std::size_t{1} << 22;  ///< of all calls together
+
 struct Symbol {
   enum class Kind : std::uint8_t { reg, reg_range, variable, shared, local, entry_param, words, function };
   Kind kind = Kind::reg;
@@ -81,6 +88,7 @@ class Decoder {
  private:
   struct ParamWords {
     std::uint32_t first = 0, count = 0;
+    bool operator==(const ParamWords&) const = default;
   };
   /// What a function's declaration says, known before its body.
   struct Signature {

@@ -2,15 +2,9 @@
 #include "cuda/ptx/decoder.h"
 
 namespace cenote::cuda::ptx {
-namespace {
-constexpr std::size_t max_instructions = std::size_t{1} << 26;
-}
-
 // True when the instruction was handled (or refused) here.
 bool Decoder::control() {
   const auto base = mods_.base;
-  if (code_->insts.size() > max_instructions)
-    return error("too many instructions", ErrorCode::not_supported), true;
   if (base == "ld" || base == "ldu")
     load();
   else if (base == "st")
@@ -76,6 +70,8 @@ void Decoder::copy_words(const std::vector<Operand>& ours, const std::vector<Par
       return error("an argument of another size than its parameter");
     if (!words && (back ? o.kind != Operand::Kind::reg : o.kind == Operand::Kind::symbol))
       return error("an argument has to be a .param variable or a register");
+    if (theirs[p].count > max_argument_words - foreign_.size())
+      return error("calls with too many arguments", ErrorCode::not_supported);
     for (std::uint32_t w = 0; good() && w < theirs[p].count; ++w) {
       const Slot foreign = foreign_bit | static_cast<Slot>(foreign_.size());
       foreign_.push_back({callee, theirs[p].first + w});

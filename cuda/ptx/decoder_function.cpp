@@ -10,7 +10,6 @@ namespace cenote::cuda::ptx {
 namespace {
 
 constexpr std::uint64_t max_local_bytes = std::uint64_t{512} << 10;
-constexpr std::size_t max_registers = std::size_t{1} << 20;
 constexpr int max_depth = 64;
 
 struct SpecialName {
@@ -163,10 +162,11 @@ void Decoder::declare_storage(std::string_view space) {
     } else {
       s.kind = Symbol::Kind::words;
       if (d.size > 4096) return error("an argument is larger than 4096 bytes", ErrorCode::not_supported);
-      s.index = static_cast<std::uint32_t>(body_.widths.size());
-      body_.widths.insert(body_.widths.end(), (d.size + 7) / 8, 8);
-      if (body_.widths.size() > max_registers)
+      const std::uint64_t count = (d.size + 7) / 8;
+      if (count > max_registers - body_.widths.size())
         return error("too many registers in one function", ErrorCode::not_supported);
+      s.index = static_cast<std::uint32_t>(body_.widths.size());
+      body_.widths.insert(body_.widths.end(), count, 8);
     }
     declare(d.name, s);
   } while (good() && lex_.accept(','));
@@ -355,6 +355,7 @@ Slot Decoder::target(const Operand& o, unsigned width) {
 Slot Decoder::predicate(const Operand& o) { return source(o, 1); }
 
 Inst& Decoder::emit(Op op, Slot d, Slot a, Slot b, Slot c, Slot e) {
+  if (code_->insts.size() >= max_instructions) error("too many instructions", ErrorCode::not_supported);
   Inst i;
   i.op = op;
   i.line = line_;

@@ -188,13 +188,15 @@ void Decoder::variable(std::string_view space, bool external) {
     v.external = external;
     v.line = line_;
     symbol.kind = Symbol::Kind::variable;
-    Symbol* earlier = find(d.name);
-    const bool redefines = earlier != nullptr && earlier->kind == Symbol::Kind::variable &&
-                           program_->variables[earlier->index].external && !external;
+    const Symbol* earlier = find(d.name);
+    const bool known = earlier != nullptr && earlier->kind == Symbol::Kind::variable;
+    const bool redefines = known && program_->variables[earlier->index].external;
+    const bool repeats = known && !redefines && external;  // `.extern` behind the definition says nothing new
     symbol.index = redefines ? earlier->index : static_cast<std::uint32_t>(program_->variables.size());
     if (lex_.accept('=')) initialiser(v, d.type);
     if (d.open && !external && v.initial.empty()) error("array '" + v.name + "' has no size");
     v.size = std::max<std::size_t>(v.size, v.initial.size());
+    if (repeats) continue;
     if (redefines)
       program_->variables[symbol.index] = std::move(v);
     else
@@ -283,8 +285,10 @@ void Decoder::parameters(bool is_entry, std::vector<std::pair<std::string_view, 
       e.params.push_back({std::string(d.name), s.offset, d.size, d.align});
     } else {
       s.kind = Symbol::Kind::words;
-      s.index = next_word;
       const auto count = static_cast<std::uint32_t>((d.size + 7) / 8);
+      if (count > max_registers - next_word)
+        return error("too many parameters of one function", ErrorCode::not_supported);
+      s.index = next_word;
       words.push_back({next_word, count});
       next_word += count;
     }
@@ -342,8 +346,10 @@ void Decoder::function(bool is_entry, bool external) {
     s.index = index;
     declare(name.text, s);
   }
-  if (signatures_[index].declared && (signatures_[index].words != signature.words ||
-                                      signatures_[index].params.size() != signature.params.size()))
+  const Signature& before = signatures_[index];
+  if (before.declared && before.is_entry != is_entry)
+    return error("'" + std::string(name.text) + "' is both a kernel and a function");
+  if (before.declared && (before.results != signature.results || before.params != signature.params))
     return error("'" + std::string(name.text) + "' is declared differently before");
   if (signatures_[index].defined && lex_.peek().is('{'))
     return error("'" + std::string(name.text) + "' is defined twice");

@@ -113,6 +113,8 @@ void Decoder::finish_module() {
   std::vector<std::vector<std::uint32_t>> callees(count);
   for (const auto& call : calls_) {
     line_ = call.line;
+    if (signatures_[call.callee].is_entry)
+      return error("a call of '" + code_->functions[call.callee].name + "', which is a kernel");
     if (!signatures_[call.callee].defined)
       return error("a call of '" + code_->functions[call.callee].name + "', which has no body in this module",
                    ErrorCode::not_supported);

@@ -141,6 +141,60 @@ TEST(Hostile, LargeClaimsAreRefusedWithoutTakingMemory) {
                                    ".entry k() { .reg .b64 %q<4000000000>; mov.u64 %q3999999999, 1; ret; }");
   EXPECT_TRUE(declared);  // only the registers that are used take room
 }
+// All kernels share one range of constants; a kernel reached by a call would write past its caller's.
+TEST(Hostile, NoNameIsBothAKernelAndAFunction) {
+  const std::string
+      function = ".func foo();\n",
+      kernel =
+          ".entry foo(.param .b8 p[30000]) {\n.reg .b32 %r<2>;\n"
+          "ld.param.u32 %r0, [p+29996];\nadd.u32 %r1, %r0, 12345;\nst.global.u32 [%r1], %r0;\nret; }\n",
+      caller = ".entry small() {\ncall foo;\nret; }\n";
+  for (const auto& text : {function + caller + kernel, function + kernel + caller, kernel + function + caller,
+                           ".func foo() { ret; }\n" + caller + kernel, kernel + caller,
+                           ".extern .entry foo();\n" + function + caller + kernel,
+                           function + caller + ".extern .entry foo();\n"}) {
+    const auto program = ptx::parse(std::string(ptx_header) + text);
+    ASSERT_FALSE(program) << text;
+    EXPECT_NE(program.error().message().find("kernel"), std::string::npos) << program.error().message();
+  }
+}
+TEST(Hostile, AFunctionKeepsThePlacesOfItsParameters) {
+  const auto refused = [](const std::string& first, const std::string& second) {
+    return !ptx::parse(std::string(ptx_header) + ".func " + first + ";\n.entry k() { ret; }\n.func " +
+                       second + " { ret; }\n");
+  };
+  EXPECT_FALSE(refused("(.param .b32 r) f(.param .b64 a)", "(.param .b32 x) f(.param .b64 y)"));
+  EXPECT_TRUE(refused("f(.param .b8 a[8], .param .b8 b[80])", "f(.param .b8 a[80], .param .b8 b[8])"));
+  EXPECT_TRUE(refused("(.param .b32 r) f(.param .b8 a[16])", "f(.param .b8 a[24])"));
+}
+// 2^32 words of parameters and a few more: a count of 32 bits would start again at 0.
+TEST(Hostile, ParametersBeyond32BitsAreRefused) {
+  constexpr unsigned words = 32760 / 8;
+  std::string list;
+  for (std::uint64_t k = 0; k * words < (std::uint64_t{1} << 32) + words; ++k)
+    list += (k != 0 ? ",.param .b8 a" : ".param .b8 a") + std::to_string(k) + "[32760]";
+  for (const auto& header : {"f(" + list + ")", "(" + list + ") f()"}) {
+    const auto program = ptx::parse(std::string(ptx_header) + ".func " + header +
+                                    " {\n.reg .b64 %q;\nst.param.b64 [a1], 1;\nret; }\n");
+    ASSERT_FALSE(program);
+    EXPECT_NE(program.error().message().find("too many parameters"), std::string::npos)
+        << program.error().message();
+  }
+}
+TEST(Hostile, ShortCallsCannotMakeEndlessCode) {
+  std::string declared, given;
+  for (int k = 0; k < 256; ++k) {
+    declared += (k != 0 ? ", .param .b8 a" : ".param .b8 a") + std::to_string(k) + "[4096]";
+    given += k != 0 ? ", x" : "x";
+  }
+  std::string text(ptx_header);
+  text += ".func f(" + declared + ") { ret; }\n.entry k() {\n.param .b8 x[4096];\n";
+  for (int k = 0; k < 64; ++k) text += "call f, (" + given + ");\n";
+  const auto program = ptx::parse(text + "ret; }\n");
+  ASSERT_FALSE(program);
+  EXPECT_NE(program.error().message().find("too many arguments"), std::string::npos)
+      << program.error().message();
+}
 
 }  // namespace
 }  // namespace cenote::cuda::testing
