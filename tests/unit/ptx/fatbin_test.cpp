@@ -1,4 +1,4 @@
-// Fat binaries made here from parts, and by nvcc where it is found.
+// Fat binaries made here from parts, a kept one of nvcc, and new ones where nvcc is found.
 #include "cuda/fatbin.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 #include "cuda/kernels/embedded.h"
 #include "cuda/lz4_block.h"
 #include "runtime/bytes.h"
+#include "tests/unit/ptx/device.h"
 
 namespace cenote::cuda {
 namespace {
@@ -119,6 +120,24 @@ TEST(Lz4, CopiesOverlappingMatches) {
   EXPECT_FALSE(decode_lz4_block(far, std::as_writable_bytes(std::span(out.data(), 10))));
 }
 
+// tests/data/ptx/scale.fatbin is of nvcc 13: machine code, and PTX that is compressed by default.
+TEST(Fatbin, OfTheCompilerIsReadAndItsKernelRuns) {
+  std::ifstream file(CENOTE_SOURCE_DIR "/tests/data/ptx/scale.fatbin", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_EQ(bytes.find(".version"), std::string::npos) << "the sample is to be a compressed one";
+  ASSERT_NE(bytes.find("\x28\xB5\x2F\xFD"), std::string::npos) << "a frame of Zstandard";
+  const auto texts = fatbin_ptx(as_bytes(bytes));
+  ASSERT_TRUE(texts) << texts.error().message();
+  ASSERT_EQ(texts->size(), 1u);
+  EXPECT_EQ(texts->at(0).architecture, 75u);
+  const auto program = testing::parsed(texts->at(0).text);
+  ASSERT_NE(program, nullptr);
+  testing::Device device;
+  const auto values = device.upload(std::vector<float>{1, 2, 3, 4});
+  testing::expect_success(testing::run(*program, "cenote_sample_scale", device, {1, 1, 1}, {32, 1, 1},
+                                       testing::Args(values, 2.5f, 3u)));
+  EXPECT_EQ(device.download<float>(values, 4), (std::vector<float>{2.5f, 5, 7.5f, 4}));
+}
 TEST(Fatbin, MadeByTheCompilerHoldsTheKeptPtx) {
   if (std::system("command -v nvcc >/dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc here";
   const auto folder = std::filesystem::path(CENOTE_BINARY_DIR) / "tests";
