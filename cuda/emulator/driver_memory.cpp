@@ -2,11 +2,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "cuda/emulator/driver_state.h"
 #include "cuda/emulator/ipc.h"
@@ -31,9 +32,14 @@ bool is_host_memory(const void* pointer, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(pointer) / kPage * kPage;
   const auto end = reinterpret_cast<std::uintptr_t>(pointer) + bytes;
   if (end < begin) return false;
-  std::vector<unsigned char> resident((end - begin + kPage - 1) / kPage);
-  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return mincore(reinterpret_cast<void*>(begin), end - begin, resident.data()) == 0;
+  std::array<unsigned char, 1024> resident;  // of one piece: the length is the caller's claim, not yet a fact
+  for (auto at = begin; at < end;) {
+    const auto piece = std::min<std::uintptr_t>(end - at, resident.size() * kPage);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    if (mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
+    at += piece;
+  }
+  return true;
 }
 
 template <class T>
@@ -318,13 +324,14 @@ Status EmulatedDriver::ipc_close_mem_handle(DevicePtr pointer) {
     return refuse(*in.thread, Status::invalid_value, hex(pointer) + " is not of ipc_open_mem_handle");
   }
   {
+    // Whoever takes the last use takes the handle out at once: no other closes it too, or opens it meanwhile.
     std::lock_guard lock(state_->ipc_mutex);
-    for (auto& [secret, opened] : state_->opened) {
-      if (opened.pointer == pointer && opened.users > 1) {
-        --opened.users;
-        return Status::success;
-      }
-    }
+    const auto opened = std::find_if(state_->opened.begin(), state_->opened.end(),
+                                     [&](const auto& one) { return one.second.pointer == pointer; });
+    if (opened == state_->opened.end())
+      return refuse(*in.thread, Status::invalid_value, hex(pointer) + " was closed by another thread");
+    if (--opened->second.users > 0) return Status::success;
+    state_->opened.erase(opened);
   }
   if (auto owner = context_by_id(found->context)) owner->synchronize();
   auto gone = state_->space.remove(pointer, foreign);

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "cuda/emulator/emulated_driver.h"
 #include "cuda/emulator/range_allocator.h"
@@ -122,6 +124,14 @@ bool lend(Pipe& out, Pipe& in) {
   return good;
 }
 
+TEST_F(Emulator, NamesTheVariableThatAModuleLacks) {
+  start();
+  const std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.extern .global .u32 elsewhere;\n";
+  Module module = nullptr;
+  EXPECT_EQ(driver->module_load_data(&module, text.data(), text.size()), Status::not_found);
+  EXPECT_THAT(driver->last_error_detail(), HasSubstr("elsewhere"));
+}
+
 TEST_F(Emulator, AnotherProcessOpensItsMemory) {
   Pipe to_child, from_child;
   Child child([&] { return lend(from_child, to_child); });
@@ -141,7 +151,19 @@ TEST_F(Emulator, AnotherProcessOpensItsMemory) {
   EXPECT_EQ(driver->mem_free(theirs), Status::invalid_value) << "closed, not freed";
   ASSERT_OK(driver->ipc_close_mem_handle(again));
   EXPECT_EQ(words(theirs, 1)[0], 9u);
-  ASSERT_OK(driver->ipc_close_mem_handle(theirs));
+  constexpr int more = 7, tries = 12;
+  for (int k = 0; k < more; ++k) ASSERT_OK(driver->ipc_open_mem_handle(&again, handle, 0));
+  std::atomic<int> closed = 0, refused = 0;
+  std::vector<std::thread> closers;
+  for (int k = 0; k < tries; ++k)
+    closers.emplace_back([&] {
+      EXPECT_OK(driver->ctx_set_current(context));
+      const auto status = driver->ipc_close_mem_handle(theirs);
+      ++(status == Status::success ? closed : refused);
+    });
+  for (auto& closer : closers) closer.join();
+  EXPECT_EQ(closed, more + 1) << "as often as it was opened, whoever closes";
+  EXPECT_EQ(refused, tries - more - 1);
   EXPECT_EQ(driver->ipc_close_mem_handle(theirs), Status::invalid_value);
   EXPECT_EQ(driver->memcpy_dtoh(&word, theirs, 4), Status::invalid_value);
 

@@ -164,6 +164,27 @@ TEST_P(Launch, ImagesThatAreNoneAreRefused) {
   EXPECT_EQ(driver->module_load_data(&none, nullptr, 0), Status::invalid_value);
 }
 
+TEST_P(Launch, VariablesOfOtherModulesAreRefusedByName) {
+  const auto load = [&](const std::string& body) {
+    const auto text = ".version 8.0\n.target sm_75\n.address_size 64\n" + body +
+                      ".visible .entry k() {\n.reg .b64 %q;\nmov.u64 %q, elsewhere;\nret; }\n";
+    Module loaded = nullptr;
+    const auto status = driver->module_load_data(&loaded, text.data(), text.size());
+    if (status == Status::success) {
+      EXPECT_OK(driver->module_unload(loaded));
+    }
+    return status;
+  };
+  for (const std::string space : {".global", ".const"}) {
+    const auto declared = ".extern " + space + " .align 4 .u32 elsewhere;\n",
+               defined = ".visible " + space + " .align 4 .u32 elsewhere = 7;\n";
+    EXPECT_NE(load(declared), Status::success) << space;
+    EXPECT_NE(load(declared + declared), Status::success) << space;
+    EXPECT_OK(load(declared + declared + defined));
+    EXPECT_OK(load(defined + declared));
+  }
+}
+
 TEST_P(Launch, PtxForANewerCardIsRefused) {
   std::string text(kernels::basic_ptx());
   const auto at = text.find(".target sm_");

@@ -170,6 +170,9 @@ TEST_P(Memory, WhatIsNotMappedCannotBeRegistered) {
   ASSERT_NE(page, MAP_FAILED);
   munmap(page, 4096);
   EXPECT_EQ(driver->mem_host_register(page, 4096, 0), Status::invalid_value);
+  std::vector<char> memory(10000);
+  EXPECT_NE(driver->mem_host_register(memory.data(), std::size_t{1} << 62, 0), Status::success)
+      << "refused, without a table of its pages";
 }
 
 TEST_P(Memory, PinnedMemoryIsFreedOnce) {
