@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -41,6 +42,18 @@ LeaseInfo read_lease(const v1::Lease& lease) {
 namespace {
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
+
+/// A server that misses a certificate hangs up without a word that gRPC would pass on.
+void explain_missing_certificate(const ClientOptions& options, Error& error) {
+  if (!options.credentials.certificate.empty() || !unreachable(error)) return;
+  constexpr std::string_view hung_up[] = {"handshake", "Socket closed", "reset by peer", "Broken pipe"};
+  const bool met_somebody = std::ranges::any_of(
+      hung_up, [&](std::string_view text) { return error.cause.find(text) != std::string::npos; });
+  if (!met_somebody) return;
+  error.code = ErrorCode::permission_denied;
+  error.cause = "the broker refused the connection: a client certificate is required (" + error.cause + ")";
+  error.remedy = "see tls.dir: cenote needs a certificate there that the pool's authority issued";
+}
 
 AgentState read_agent(const v1::AgentStatus& in) {
   AgentState agent;
@@ -134,7 +147,9 @@ class Client final : public PoolClient {
   template <class Call>
   Result<void> ask(const std::string& stage, Deadline deadline, const CancelFlag* cancel, const Call& call) {
     CallGate gate;
-    return persist(gate, stage, options_.broker, options_.call_timeout, deadline, cancel, call);
+    auto done = persist(gate, stage, options_.broker, options_.call_timeout, deadline, cancel, call);
+    if (!done) explain_missing_certificate(options_, done.error());
+    return done;
   }
 
   const ClientOptions options_;

@@ -1,12 +1,10 @@
 // Who may not use a lease, and that the refusal says why: over real agents and a real broker.
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <iterator>
 
-#include "pool/proto/cenote.grpc.pb.h"
 #include "pool/tls/certificates.h"
 #include "tests/multi/agent/cluster.h"
 #include "tests/multi/agent/work.h"
@@ -73,16 +71,66 @@ TEST_F(RefusalTest, AForgedSignature) {
   EXPECT_TRUE(held->release(patience()));
 }
 
-TEST_F(RefusalTest, AnExpiredLease) {
-  // Nobody renews a copy; the original is dropped without a word to the broker.
+// The broker tells agents of leases that it ended, so a pool of its own loses its broker first: the agent
+// that refuses has heard of no end, and has only the token's expiry, and the grace, to go by.
+TEST_F(RefusalTest, AnExpiredLeaseAlsoWhileThereIsNoBroker) {
+  constexpr std::int64_t kGraceMs = 2'000;
+  const auto own = Cluster::start({"broker.grace=2s"});
+  ASSERT_NE(own, nullptr);
+  client = own->client();
+  auto held = lease(seconds(10));
+  ASSERT_NE(held, nullptr);
+  const auto file = held->file();
+  own->processes().kill_broker();
+  held.reset();  // the copy is renewed by nobody
+  const auto now_ms = [] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  ASSERT_LT(now_ms(), file.lease.expires_unix_ms) << "the broker was to die before it could end the lease";
+  ASSERT_TRUE(eventually([&] { return now_ms() > file.lease.expires_unix_ms + kGraceMs; }));
+  expect_refused(file, "it expired ");
+}
+
+TEST_F(RefusalTest, ALeaseThatTheBrokerEnded) {
   auto held = lease(seconds(1));
+  ASSERT_NE(held, nullptr);
   const auto file = held->file();
   held.reset();
   ASSERT_TRUE(eventually([&] { return cluster->leases() == 0; }));
-  expect_refused(file, "lease " + file.lease.id);
+  ASSERT_TRUE(eventually([&] {
+    const auto opened = open(file);
+    return !opened && opened.error().message().find("the broker ended it") != std::string::npos;
+  }));
 }
 
-TEST_F(RefusalTest, AnOlderFencingEpoch) {
+// An agent that was restarted remembers no lease and no end: all it has is the floor that the broker sent.
+TEST_F(RefusalTest, AnOlderFencingEpochAtAnAgentThatWasRestarted) {
+  const auto held = lease();
+  ASSERT_NE(held, nullptr);
+  auto old = held->file();
+  ASSERT_EQ(old.lease.devices.size(), 1U);
+  auto& device = old.lease.devices.front();
+  ASSERT_TRUE(held->release(patience()));
+  const auto gone = device.agent_endpoint;
+  cluster->processes().kill_agent(device.agent);
+  const auto started = cluster->processes().start_agent(device.agent, patience());
+  ASSERT_TRUE(started) << started.error().message();
+  ASSERT_TRUE(eventually([&] {
+    const auto pool = client->top(patience());
+    if (!pool) return false;
+    for (const auto& agent : pool->agents) {
+      if (agent.name == device.agent) device.agent_endpoint = agent.endpoint;
+    }
+    return device.agent_endpoint != gone;
+  }));
+  expect_refused(old, "fenced: its epoch " + std::to_string(device.epoch) + " of device " + device.uuid +
+                          " is older than " + std::to_string(device.epoch + 1) +
+                          ", and the broker has ended every lease below that");
+}
+
+TEST_F(RefusalTest, ALeaseThatWasReleasedWhenItsDevicesAreHeldAgain) {
   // A device that was given back is free once its agent has confirmed that nothing runs on it.
   const auto lease_all = [&] {
     std::unique_ptr<client::Lease> lease;
@@ -99,7 +147,7 @@ TEST_F(RefusalTest, AnOlderFencingEpoch) {
   const auto second = lease_all();
   auto work = CountingWork::open(*second, patience());
   ASSERT_TRUE(work) << work.error().message();
-  expect_refused(old, "lease " + old.lease.id);
+  expect_refused(old, "the lease has ended: the broker ended it");
   EXPECT_TRUE(work->round()) << "the holder is not disturbed";
   EXPECT_TRUE(second->release(patience()));
 }
@@ -117,23 +165,21 @@ TEST_F(RefusalTest, AClientOfAnotherAuthority) {
   const auto refused = client::PoolClient::connect(options)->leases(Deadline::in(seconds(3)));
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr(options.broker));
+  EXPECT_THAT(refused.error().message(), HasSubstr("are both certificates of the same pool?"));
 }
 
 TEST_F(RefusalTest, AClientWithoutCertificate) {
-  const auto dir = cluster->processes().folder() + "/tls";
-  std::ifstream file(dir + "/ca.pem");
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs.assign(std::istreambuf_iterator<char>(file), {});
-  grpc::ChannelArguments arguments;
-  arguments.SetSslTargetNameOverride("broker.cenote");
-  const auto stub = v1::Broker::NewStub(grpc::CreateCustomChannel(cluster->processes().broker_endpoint(),
-                                                                  grpc::SslCredentials(options), arguments));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-  v1::ListLeasesReply reply;
-  const auto status = stub->ListLeases(&context, {}, &reply);
-  EXPECT_FALSE(status.ok());
-  EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << "refused, not left waiting";
+  std::ifstream authority(cluster->processes().folder() + "/tls/ca.pem");
+  client::ClientOptions options;
+  options.broker = cluster->processes().broker_endpoint();
+  options.credentials.authority.assign(std::istreambuf_iterator<char>(authority), {});
+  const auto refused = client::PoolClient::connect(options)->leases(Deadline::in(seconds(3)));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::permission_denied);
+  EXPECT_THAT(refused.error().message(), HasSubstr("with " + options.broker));
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("the broker refused the connection: a client certificate is required"));
+  EXPECT_THAT(refused.error().remedy, HasSubstr("tls.dir"));
 }
 
 TEST_F(RefusalTest, TheBrokerTakesNoReleaseFromAnotherKey) {
