@@ -30,6 +30,8 @@ cenote_room(cli
   USES cenote_agent cenote_client cenote_broker cenote_session cenote_collectives cenote_kernels CLI11::CLI11)
 target_compile_definitions(cenote_cli PRIVATE
   CENOTE_VERSION="${PROJECT_VERSION}" CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+# CLI11 is a header of ten seconds: parsed once for all the commands.
+target_precompile_headers(cenote_cli PRIVATE <CLI/CLI.hpp>)
 add_executable(cenote cli/main.cpp)
 target_link_libraries(cenote PRIVATE cenote_cli)
 

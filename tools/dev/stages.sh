@@ -3,7 +3,7 @@
 LOG=$ROOT/build/log
 quiet_stages=${quiet_stages:-}
 # One cache for every checkout of the tree: paths below ROOT do not count.
-export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true CCACHE_SLOPPINESS=pch_defines,time_macros
 
 child=
 stop_child() {
