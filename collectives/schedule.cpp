@@ -136,13 +136,11 @@ std::string Schedule::text() const {
                          ranks, parts, parts == 1 ? "" : "s");
   for (const auto& repeat : program) {
     if (repeat.times == 1) {
-      for (const auto& step : repeat.steps)
-        fmt::format_to(std::back_inserter(out), "  {}\n", step_text(step));
+      for (const auto& step : repeat.steps) out += fmt::format("  {}\n", step_text(step));
       continue;
     }
-    fmt::format_to(std::back_inserter(out), "  for i in 0 .. {}\n", repeat.times - 1);
-    for (const auto& step : repeat.steps)
-      fmt::format_to(std::back_inserter(out), "    {}\n", step_text(step));
+    out += fmt::format("  for i in 0 .. {}\n", repeat.times - 1);
+    for (const auto& step : repeat.steps) out += fmt::format("    {}\n", step_text(step));
   }
   return out;
 }

@@ -285,8 +285,7 @@ class Run {
         if (rank.cursor[f] == flow.instances.size()) continue;
         const auto& instance = rank.plan.instances[flow.instances[rank.cursor[f]]];
         if (!first) first = r;
-        fmt::format_to(std::back_inserter(waits), "; rank {} waits to {} (peer {})", r,
-                       to_string(instance.kind), instance.peer);
+        waits += fmt::format("; rank {} waits to {} (peer {})", r, to_string(instance.kind), instance.peer);
       }
     }
     if (first) return bad(*first, "deadlock" + waits);

@@ -80,12 +80,12 @@ Result<Row> compare(const Comparison& comparison, int pairs, const std::function
 std::string table(const std::vector<Row>& rows) {
   std::string out = fmt::format("{:<34} {:>10} {:<5}  {:<30} {:>10} {:>7}  {:<15} {:>6} {}\n", "name",
                                 "value", "unit", "against", "its value", "ratio", "95 %", "bar", "met");
-  auto to = std::back_inserter(out);
   for (const Row& row : rows) {
     const std::string spread = fmt::format("{:.2f} to {:.2f}", row.spread[0], row.spread[1]);
-    fmt::format_to(to, "{:<34} {:>10.3f} {:<5}  {:<30} {:>10.3f} {:>7.2f}  {:<15} {:>6} {}\n", row.name,
-                   row.value, row.unit, row.against, row.against_value, row.ratio, spread,
-                   row.bar ? fmt::format("{:.3f}", *row.bar) : "-", row.bar ? (row.met ? "yes" : "NO") : "-");
+    out += fmt::format("{:<34} {:>10.3f} {:<5}  {:<30} {:>10.3f} {:>7.2f}  {:<15} {:>6} {}\n", row.name,
+                       row.value, row.unit, row.against, row.against_value, row.ratio, spread,
+                       row.bar ? fmt::format("{:.3f}", *row.bar) : "-",
+                       row.bar ? (row.met ? "yes" : "NO") : "-");
   }
   return out;
 }

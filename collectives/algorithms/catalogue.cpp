@@ -74,7 +74,7 @@ Result<const Algorithm*> choose(Operation operation, std::string_view name, N ra
     if (algorithm.operation != operation) {
       continue;
     }
-    fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ", ", algorithm.name);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", algorithm.name);
     if (algorithm.name == name) return &algorithm;
     if (best == nullptr || cost(algorithm, ranks, bytes) < cost(*best, ranks, bytes)) best = &algorithm;
   }

@@ -28,6 +28,7 @@ std::vector<std::string> merged_environment(const ChildOptions& options) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
     const auto name = text.substr(0, text.find('='));
+    if (!options.without.empty() && name.starts_with(options.without)) continue;
     if (options.path_front.contains(name) && text.size() > name.size() + 1) {
       more[name] += ":" + text.substr(name.size() + 1);
     } else if (!more.contains(name)) {

@@ -19,6 +19,7 @@ struct ChildOptions {
   std::map<std::string, std::string> environment{};  ///< added to that of this process
   std::map<std::string, std::string>
       path_front{};       ///< LD_LIBRARY_PATH and the like: a folder put before the rest
+  std::string without{};  ///< variables whose names begin so are not handed on; "" = none
   bool own_group = true;  ///< a Ctrl-C at the terminal does not reach it
   int output = -1;        ///< its standard output; -1 = this process's
   int error = -1;         ///< its standard error; -1 = this process's

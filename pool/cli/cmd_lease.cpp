@@ -143,7 +143,9 @@ Result<int> lease_command(const Cli& cli, const Options& options) {
   }
   if (!lease->lost()) {
     const auto released = lease->release(Deadline::in(std::chrono::seconds(5)));
-    if (!released && result) return fail(released.error());
+    // The command did its work all the same: its exit code stands, and the lease ends with its ttl.
+    if (!released && !options.command.empty()) print_error("lease", released.error());
+    if (!released && options.command.empty() && result) return fail(released.error());
   }
   return result;
 }

@@ -52,6 +52,9 @@ void append(Digits& to, const Digits& from, std::size_t row) {
 }  // namespace
 
 Result<Digits> read_digits(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    return fail(ErrorCode::invalid_argument, "read " + path, "it is not a regular file");
   CENOTE_ASSIGN(const auto text, read_file(path, kLargestFile));
   Digits digits;
   std::string_view rest(text);
@@ -78,8 +81,9 @@ Result<std::string> find_digits(const std::string& given) {
   if (!given.empty()) return given;
   std::error_code ignored;
   const auto folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::array<fs::path, 4> places{
+  const std::array<fs::path, 5> places{
       folder / "digits.csv", folder.parent_path() / "share/cenote/digits.csv",
+      folder.parent_path() / "examples/data/digits.csv",
       fs::path(CENOTE_SOURCE_DIR) / "examples/data/digits.csv", fs::path("examples/data/digits.csv")};
   for (const auto& place : places) {
     if (fs::exists(place, ignored)) return place.string();

@@ -74,6 +74,12 @@ Table::Table(std::vector<std::string> heading, std::vector<std::size_t> right) :
 
 void Table::add(std::vector<std::string> row) {
   row.resize(rows_.front().size());
+  // What others wrote (a lease's note) must not move this terminal's cursor or forge a row.
+  for (auto& cell : row) {
+    for (char& c : cell) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    }
+  }
   rows_.push_back(std::move(row));
 }
 

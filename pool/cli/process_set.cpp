@@ -109,6 +109,7 @@ Result<std::pair<ChildProcess, std::string>> ProcessSet::launch(const std::strin
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   options.command.insert(options.command.end(), {"--ready-fd", "3"});
   options.output = options.error = log.get();
+  options.without = "CENOTE_";  // this pool's settings are its own, whatever its user's pool is
   options.pass = theirs.get();
   CENOTE_ASSIGN(auto child, ChildProcess::start(options));
   theirs.reset();
@@ -186,6 +187,7 @@ pid_t ProcessSet::agent_pid(const std::string& name) const {
 Result<std::unique_ptr<client::PoolClient>> ProcessSet::client() const {
   SettingSources sources;
   sources.file = config_file();
+  sources.environment = Environment{};
   sources.overrides = options_.settings;
   CENOTE_ASSIGN(const auto settings, Settings::load(sources));
   return make_client(settings);

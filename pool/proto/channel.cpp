@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 5'000;
+constexpr int kConnectMs = 5'000;
 constexpr int kReconnectMostMs = 1'000;  // a broker that comes back is found within a second
 
 std::pair<std::string, std::string> split(const std::string& endpoint) {
@@ -83,7 +84,9 @@ std::shared_ptr<grpc::Channel> connect(const std::string& endpoint, const tls::C
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // Despite its name this is how long one attempt may take, handshake included: not a figure to be short
+  // with.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMostMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
                    1);  // two identities in one process share no connection

@@ -49,6 +49,14 @@ TEST_F(CommandTest, WrongUsageEndsWithTwo) {
   EXPECT_EQ(run_cenote({}).exit_code, 2);
 }
 
+TEST_F(CommandTest, SettingsMayStandBeforeOrAfterTheCommand) {
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"--set", "log.level=debug", "config", "--json"},
+                                             {"config", "--json", "--set", "log.level=debug"}}) {
+    EXPECT_THAT(run_cenote(words).output, HasSubstr("\"debug\""));
+  }
+}
+
 TEST_F(CommandTest, ConfigShowsEverySettingWithItsSource) {
   const auto shown = json::parse(run_cenote({"--set", "log.level=debug", "config", "--json"}).output);
   bool found = false;
@@ -204,6 +212,31 @@ TEST_F(PoolCommandTest, ALeaseIsHeldWhileACommandRunsAndItsExitCodeComesBack) {
   EXPECT_EQ(inside.exit_code, 7) << inside.error;
   EXPECT_EQ(json::parse(inside.output)["leases"].size(), 1U);
   EXPECT_TRUE(eventually([&] { return cluster->leases() == 0; }));
+}
+
+TEST_F(PoolCommandTest, TheExitCodeComesBackAlsoWhenTheLeaseCannotBeGivenBack) {
+  const auto own = Cluster::start();
+  ASSERT_NE(own, nullptr);
+  const auto kill_the_broker = "kill -9 " + std::to_string(own->processes().broker_pid()) + "; exit 7";
+  const auto ran = own->run({"lease", "--gpus", "1", "--", "sh", "-c", kill_the_broker});
+  EXPECT_EQ(ran.exit_code, 7);
+  EXPECT_THAT(ran.error, HasSubstr("release lease"));
+}
+
+TEST_F(PoolCommandTest, ANoteCannotForgeRowsOfTheTable) {
+  const auto held = cluster->run({"lease", "--gpus", "1", "--note", "evil\x1b[31m\nforged", "--", kCenote,
+                                  "leases", "--config", cluster->processes().config_file()});
+  EXPECT_EQ(held.exit_code, 0) << held.error;
+  EXPECT_THAT(held.output, HasSubstr("evil?[31m?forged"));
+}
+
+TEST(Environment, OfTheUserDoesNotReachAPoolOfItsOwn) {
+  ::setenv("CENOTE_BROKER_LISTEN", "127.0.0.1:1", 1);
+  ::setenv("CENOTE_TLS_DIR", "/nonexistent", 1);
+  const auto own = Cluster::start();
+  ::unsetenv("CENOTE_BROKER_LISTEN");
+  ::unsetenv("CENOTE_TLS_DIR");
+  EXPECT_NE(own, nullptr);
 }
 
 TEST_F(PoolCommandTest, TopShowsAgentsDevicesAndHolders) {
