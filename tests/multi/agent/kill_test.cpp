@@ -53,8 +53,8 @@ class KillTest : public ::testing::Test {
     std::this_thread::sleep_for(milliseconds(std::uniform_int_distribution<int>(0, most_ms)(random)));
   }
   /// Devices of a lease that ended are free once their agents have confirmed it, so this may take a while.
-  std::unique_ptr<client::Lease> lease(std::uint32_t gpus) {
-    auto granted = client->lease({.gpus = gpus, .ttl = kLongTtl, .wait = true}, patience());
+  std::unique_ptr<client::Lease> lease(std::uint32_t gpus, seconds ttl = kLongTtl) {
+    auto granted = client->lease({.gpus = gpus, .ttl = ttl, .wait = true}, patience());
     EXPECT_TRUE(granted) << granted.error().message();
     return granted ? std::move(*granted) : nullptr;
   }
@@ -164,6 +164,34 @@ TEST_F(KillTest, ABrokerKilledAndRestartedLosesNoLeaseAndGrantsNothingTwice) {
     EXPECT_LE(device.holders.size(), mine.contains(uuid) ? 1U : 0U) << uuid;
     for (const auto& holder : device.holders) EXPECT_EQ(holder.lease, id);
   }
+}
+
+TEST_F(KillTest, ABrokerThatIsGoneForLongerThanTheTtlLosesNoLease) {
+  // Agents look for a broker ever more seldom: it gives them time to find it again.
+  cluster = Cluster::start({"broker.agent_dead=30s"});
+  ASSERT_NE(cluster, nullptr);
+  client = cluster->client();
+  const auto held = lease(2, seconds(1));
+  ASSERT_NE(held, nullptr);
+  auto work = CountingWork::open(*held, patience());
+  ASSERT_TRUE(work) << work.error().message();
+  const auto now_ms = [] {
+    return std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  cluster->processes().kill_broker();
+  const auto expired = held->info().expires_unix_ms + 2'000;  // also by a renewal that was in flight
+  do {
+    const auto done = work->round();
+    ASSERT_TRUE(done) << done.error().message();
+  } while (now_ms() < expired);
+  const auto started = cluster->processes().start_broker(patience());
+  ASSERT_TRUE(started) << started.error().message();
+  ASSERT_TRUE(eventually([&] { return held->lost() || held->info().expires_unix_ms > now_ms(); }))
+      << "it is renewed";
+  EXPECT_FALSE(held->lost()) << held->lost()->message();
+  EXPECT_TRUE(work->round());
+  EXPECT_EQ(cluster->leases(), 1U);
 }
 
 TEST_F(KillTest, AKilledWorkerIsNamedToItsClientAndItsLeaseIsFreed) {
