@@ -351,12 +351,13 @@ void Session::wait_once(std::string_view what) {
   } else {
     pumping_ = true;
     if (!progress()) sleep(what);
-    pumping_ = false;
     if (newcomers_.load() != 0) {
+      // Still the one that pumps: a newcomer that has to wait follows, instead of waking this thread in turn.
       mutex_.unlock();
       std::this_thread::yield();
       enter();
     }
+    pumping_ = false;
   }
   run_host_calls();
 }
@@ -369,6 +370,7 @@ void Session::run_host_calls() {
     const auto found = call.lane->host_functions.find(call.id);
     if (found == call.lane->host_functions.end()) continue;
     const auto [function, user] = found->second;
+    stir();  // somebody else has to pump meanwhile
     mutex_.unlock();
     function(user);
     mutex_.lock();
