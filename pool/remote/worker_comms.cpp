@@ -51,7 +51,11 @@ Result<bool> WorkerLane::poll_comms() {
   for (auto waiting = collectives_.begin(); waiting != collectives_.end() && waiting->fence->done();) {
     waiting->operation.ready = !waiting->fence->failed;
     const auto comm = comms_.find(waiting->comm);
-    if (comm != comms_.end() && comm->second.rank != nullptr) comm->second.rank->enqueue(waiting->operation);
+    if (comm != comms_.end() && comm->second.rank != nullptr) {
+      comm->second.rank->enqueue(waiting->operation);
+    } else if (enter(0) == Status::success) {  // its communicator went with its context
+      shared_.driver.stream_write_value32(control_, waiting->operation.word, waiting->operation.value, 0);
+    }
     retire(waiting->fence);
     waiting = collectives_.erase(waiting);
     moved = true;

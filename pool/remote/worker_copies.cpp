@@ -126,8 +126,8 @@ Result<bool> WorkerLane::pump_downloads() {
         }
         free_staging_.push_back(chunk.staging);
       } else {
-        if (out_bulk_ != 0) CENOTE_TRY(send_answers());
-        if (out_bulk_ != 0) break;
+        CENOTE_ASSIGN(const bool fits, bulk_fits());
+        if (!fits) break;
         const std::span<const std::byte> bytes{staging_.get() + chunk.staging * ring_bulk_bytes, chunk.count};
         if (auto put = out_->put_bulk(bytes, 0); !put) {
           if (put.error().code == ErrorCode::resource_exhausted) break;

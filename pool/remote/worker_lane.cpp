@@ -205,8 +205,8 @@ Result<void> WorkerLane::answer_blob(std::uint64_t request, std::span<const std:
   if (blob.size() > ring_bulk_bytes)
     return answer_text(request, Status::unknown, 0, 0, "the answer is too long");
   if (!blob.empty()) {
-    if (out_bulk_ != 0) CENOTE_TRY(send_answers());
-    if (out_bulk_ != 0)
+    CENOTE_ASSIGN(const bool fits, bulk_fits());
+    if (!fits)
       return fail(ErrorCode::resource_exhausted, "answer the client", "it does not take its answers");
     std::memcpy(out_->bulk().data(), blob.data(), blob.size());
     auto put = out_->put_bulk(out_->bulk().first(blob.size()), 0);
@@ -220,6 +220,14 @@ Result<void> WorkerLane::answer_blob(std::uint64_t request, std::span<const std:
   }
   CENOTE_TRY(answer(request, status));
   return send_answers();
+}
+
+Result<bool> WorkerLane::bulk_fits() {
+  const auto full = [this] {
+    return out_bulk_ != 0 || out_head_ + encoded_size(DataBulk{}) > batch_capacity;
+  };
+  if (full()) CENOTE_TRY(send_answers());
+  return out_->room() && !full();
 }
 
 Result<void> WorkerLane::tell_error(std::uint32_t context, Status status, std::string_view detail) {

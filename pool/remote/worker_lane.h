@@ -195,6 +195,9 @@ class WorkerLane {
   /// For commands without an answer: a status that is not success becomes an asynchronous error.
   Result<void> check(cuda::Status status);
   Result<void> send_answers();
+  /// Whether bulk bytes and the command that names them both fit the batch being made, so that no flush comes
+  /// between the two; sends what is there when that makes it so.
+  Result<bool> bulk_fits();
 
   // books
   cuda::Status enter(std::uint32_t context);
@@ -234,6 +237,8 @@ class WorkerLane {
   void forget_context(std::uint32_t context);
   std::optional<std::size_t> take_word();
   void release_words();
+  /// Before the words' memory goes with its context.
+  void forget_words();
 
   WorkerShared& shared_;
   const std::uint32_t index_;

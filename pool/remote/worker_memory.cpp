@@ -149,6 +149,30 @@ void WorkerLane::forget_context(std::uint32_t number) {
   std::erase_if(doomed_streams_, [&](const auto& doomed) { return doomed.second == number; });
 }
 
+// The words' memory is about to go. Streams of other contexts that wait for one are let go first, and nothing
+// that was in flight may give a word back to, or write it in, the memory that comes next.
+void WorkerLane::forget_words() {
+  auto& driver = shared_.driver;
+  std::vector<Fence*> fences;
+  const auto release = [&](std::uint64_t address, std::uint32_t value) {
+    driver.stream_write_value32(control_, address, value, 0);
+  };
+  if (contexts_.size() > 1 && enter(0) == Status::success) {
+    for (const auto& [id, word] : host_calls_) release(words_ + 4 * word, word_values_[word]);
+    for (const auto& wait : host_waits_) release(words_ + 4 * wait.word, word_values_[wait.word]);
+    for (const auto& waiting : collectives_) release(waiting.operation.word, waiting.operation.value);
+    driver.stream_synchronize(control_);  // holds nothing but such writes
+  }
+  for (const auto& wait : host_waits_) fences.push_back(wait.fence);
+  for (const auto& waiting : collectives_) fences.push_back(waiting.fence);
+  for (const auto& use : words_in_use_) fences.push_back(use.first);
+  host_calls_.clear();
+  host_waits_.clear();
+  collectives_.clear();
+  words_in_use_.clear();
+  retire_all(fences);
+}
+
 Result<void> WorkerLane::on(const CtxDestroy& c) {
   if (!contexts_.contains(c.context))
     return answer_text(c.request, Status::invalid_context, 0, 0, "no such context");
@@ -163,6 +187,7 @@ Result<void> WorkerLane::on(const CtxDestroy& c) {
     shared_.current = nullptr;
   } else {
     // Words and control stream go with the context. Freeing them one by one would wait for its kernels.
+    forget_words();
     driver.primary_ctx_release(device_);
     shared_.current = nullptr;
     words_ = 0;

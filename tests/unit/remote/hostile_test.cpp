@@ -192,5 +192,74 @@ TEST_F(Hostile, WellFormedNonsenseNeverHarmsTheWorker) {
   }
 }
 
+/// Puts one batch of commands and takes answers until `last` of them have come; every data command has to
+/// name bytes of its own batch. Returns the bytes that came as data.
+std::size_t exchange(Attacker& client, RingSender& out, RingReceiver& in, std::size_t head,
+                     std::size_t answers) {
+  std::size_t data = 0;
+  EXPECT_TRUE(out.commit(head, 0));
+  const auto limit = Deadline::in(std::chrono::seconds(60));
+  while (answers != 0 && !client.link.endpoint->failure() && !limit.passed()) {
+    std::array<transport::Completion, 16> done;
+    client.fabric->progress();
+    while (client.link.endpoint->poll(done) != 0) {
+    }
+    const auto batch = in.next();
+    EXPECT_TRUE(batch);
+    if (!batch) return 0;
+    if (!*batch) {
+      (void)client.fabric->wait(Deadline::in(std::chrono::milliseconds(20)), nullptr, "answers");
+      continue;
+    }
+    for (auto rest = (*batch)->commands; !rest.empty();) {
+      const auto size = command_size(rest).value();
+      const auto command = decode(rest.first(size)).value();
+      rest = rest.subspan(size);
+      if (std::holds_alternative<Answered>(command)) --answers;
+      if (const auto* bulk = std::get_if<DataBulk>(&command)) {
+        EXPECT_LE(bulk->offset + bulk->count, (*batch)->bulk.size()) << "its bytes left with another batch";
+        data += bulk->count;
+      }
+    }
+    in.release((*batch)->number);
+    EXPECT_TRUE(in.pay());
+  }
+  EXPECT_EQ(answers, 0U);
+  return data;
+}
+
+TEST_F(Hostile, DataAndTheCommandThatNamesItLeaveTogetherHoweverFullTheBatchIs) {
+  Attacker attacker(*driver);
+  ASSERT_TRUE(attacker.greet());
+  RingSender out(*attacker.link.endpoint, attacker.key, {0, 0, 0});
+  std::vector<std::byte> heads(ring_slots * ring_head_bytes);
+  RingReceiver in(*attacker.link.endpoint, attacker.region->bytes(), heads, attacker.key,
+                  {0, max_lanes, max_lanes});
+  const auto plain = encoded_size(Answered{});
+  const auto refused = encoded_size(Answered{0, 0, 0, 0, "no such stream"});
+  const auto data = encoded_size(DataBulk{});
+  std::uint64_t request = 0;
+  int tried = 0;
+  // Small answers of two sizes, so many that less is left of their batch than the data's command needs.
+  for (std::size_t refusals = 0; refusals < 12; ++refusals) {
+    const auto fill = (batch_capacity - refusals * refused) / plain;
+    if (batch_capacity - refusals * refused - fill * plain >= data) continue;
+    ++tried;
+    std::size_t head = 0;
+    const auto add = [&](auto command) {
+      command.request = ++request;
+      head += encode(command, out.head().subspan(head));
+    };
+    for (std::size_t i = 0; i < refusals; ++i) add(StreamSync{0, 1000});
+    for (std::size_t i = 0; i < fill; ++i) add(MemInfo{});
+    add(DeviceInfo{});
+    ASSERT_LE(head, batch_capacity);
+    ASSERT_GT(exchange(attacker, out, in, head, refusals + fill + 1), 0U);
+  }
+  EXPECT_GT(tried, 0);
+  attacker.link.endpoint->close("done");
+  EXPECT_FALSE(attacker.worker->join());
+}
+
 }  // namespace
 }  // namespace cenote::pool::remote
