@@ -19,7 +19,7 @@ function(cenote_test NAME)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   target_link_libraries(${NAME} PRIVATE cenote_options ${ARG_USES} GTest::gmock GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${NAME} PRIVATE CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CENOTE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_include_directories(${NAME} PRIVATE ${CMAKE_BINARY_DIR})  # tests/test_paths.h
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=0)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

@@ -9,6 +9,7 @@
 
 #include "pool/cli/child_process.h"
 #include "tests/multi/agent/cluster.h"
+#include "tests/test_paths.h"
 
 namespace cenote::pool::testing {
 namespace {

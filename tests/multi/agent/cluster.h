@@ -11,6 +11,7 @@
 
 #include "pool/cli/process_set.h"
 #include "pool/client/pool_client.h"
+#include "tests/test_paths.h"
 
 namespace cenote::pool::testing {
 

@@ -21,6 +21,7 @@
 #include "pool/proto/channel.h"
 #include "pool/proto/status.h"
 #include "pool/store/sqlite.h"
+#include "tests/test_paths.h"
 #include "tests/unit/pool/temp_dir.h"
 
 namespace cenote::pool {

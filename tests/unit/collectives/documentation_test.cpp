@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "collectives/verifier.h"
+#include "tests/test_paths.h"
 #include "tests/unit/collectives/group.h"
 
 namespace cenote::collectives {

@@ -4,6 +4,7 @@
 
 #include "cuda/real_driver.h"
 #include "tests/cuda_standin/standin.h"
+#include "tests/test_paths.h"
 #include "tests/unit/cuda/conformance.h"
 
 namespace cenote::cuda::test {

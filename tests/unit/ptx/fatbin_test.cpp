@@ -13,6 +13,7 @@
 #include "cuda/kernels/embedded.h"
 #include "cuda/lz4_block.h"
 #include "runtime/bytes.h"
+#include "tests/test_paths.h"
 #include "tests/unit/ptx/device.h"
 
 namespace cenote::cuda {

@@ -12,6 +12,7 @@
 #include "cuda/kernels/embedded.h"
 #include "cuda/kernels/mlp_layout.h"
 #include "cuda/ptx/code.h"
+#include "tests/test_paths.h"
 #include "tests/unit/ptx/device.h"
 
 namespace cenote::cuda::testing {

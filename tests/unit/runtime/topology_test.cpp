@@ -7,6 +7,8 @@
 #include <iterator>
 #include <random>
 
+#include "tests/test_paths.h"
+
 // hwloc 2.9 leaks the objects it had made when it refuses an XML. Read by the leak sanitizer where there is
 // one.
 extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): its name
