@@ -100,6 +100,23 @@ Result<std::vector<FatbinPtx>> fatbin_ptx(std::span<const std::byte> container) 
   return texts;
 }
 
+std::uint64_t fatbin_decompressed_size(std::span<const std::byte> container) {
+  if (container.size() < container_header || !is_fatbin(container)) return 0;
+  const auto header = field<std::uint16_t>(container, 6);
+  if (header < container_header || header > container.size()) return 0;
+  std::uint64_t total = 0;
+  for (auto rest = container.subspan(header); rest.size() >= entry_header;) {
+    const EntryHeader h = header_of(rest);
+    if (h.header_size < entry_header || h.header_size > rest.size() ||
+        h.payload_size > rest.size() - h.header_size)
+      break;
+    if (h.compressed_size != 0)
+      total = h.uncompressed_size > UINT64_MAX - total ? UINT64_MAX : total + h.uncompressed_size;
+    rest = rest.subspan(h.header_size + h.payload_size);
+  }
+  return total;
+}
+
 Result<std::vector<std::span<const std::byte>>> fatbin_containers(const void* wrapper) {
   struct Wrapper {
     std::uint32_t magic, version;

@@ -32,6 +32,10 @@ std::uint64_t fatbin_size(std::span<const std::byte> header);
 /// compression). An empty list means: machine code only (CUDA_ERROR_NO_BINARY_FOR_GPU).
 Result<std::vector<FatbinPtx>> fatbin_ptx(std::span<const std::byte> container);
 
+/// What decompressing every compressed entry of the container yields, as their headers have it, without doing
+/// so; saturates. 0 for what is no container; a damaged one counts up to its damage.
+std::uint64_t fatbin_decompressed_size(std::span<const std::byte> container);
+
 /// Follows a wrapper (the struct that programs pass to cuModuleLoadData) to its containers: one for version
 /// 1, one per translation unit for version 2. The wrapper's pointers are trusted, as CUDA does: never call it
 /// with bytes from a peer.

@@ -69,7 +69,9 @@ Status RemoteDriverImpl::module_load_data(cuda::Module* module, const void* imag
     if (parts.containers != 0) send(std::as_bytes(std::span(&bytes, 1)));
     send(part);
   }
-  const auto status = ask(target, ModuleLoad{0, handle.index(), total, parts.containers});
+  Reply reply;
+  const auto status = ask(target, ModuleLoad{0, handle.index(), total, parts.containers}, &reply);
+  if (!device.lane.lost()) device.known_free = reply.a;  // its variables are memory of the device, too
   if (status != Status::success) {
     device.modules.remove(handle);
     return status;

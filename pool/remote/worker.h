@@ -23,6 +23,9 @@ struct WorkerOptions {
   /// also where rank 0's worker listens for the others.
   transport::FabricOptions rank_fabric{};
   Clock::duration collective_timeout = std::chrono::seconds(30);
+  /// What the images of the session's modules may take of this process's memory, together and decompressed;
+  /// the client gets out_of_memory beyond.
+  std::uint64_t module_bytes = std::uint64_t{512} << 20;
 };
 
 /// What the agent reports of a worker; readable while it serves.

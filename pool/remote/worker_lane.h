@@ -37,6 +37,7 @@ struct WorkerShared {
   std::vector<std::unique_ptr<WorkerLane>> lanes{};
   cuda::Context current = nullptr;  ///< of the serving thread
   bool goodbye = false;
+  std::uint64_t module_bytes = 0;  ///< kept by modules of all lanes, see WorkerOptions
 };
 
 class WorkerLane {
@@ -104,6 +105,9 @@ class WorkerLane {
     std::uint32_t context = 0;
     bool live = false;
     Bytes image{};
+    std::uint64_t kept = 0;     ///< of the session's module bytes
+    std::uint64_t charged = 0;  ///< of the lease's memory, for its variables and code
+    bool refused = false;       ///< its image went beyond the session's module bytes
     std::vector<std::uint64_t> globals{};
   };
   struct FunctionSlot {
@@ -112,15 +116,16 @@ class WorkerLane {
     std::size_t param_bytes = 0;
     bool live = false;
   };
+  /// Memory of the client's own handle; as long as the handle or a mapping holds it, it is charged.
+  struct Physical {
+    cuda::AllocationHandle handle = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Mapping {
     std::uint64_t bytes = 0;
     cuda::AllocationHandle handle = 0;
     bool owned = false;
-    std::uint32_t vmm = 0;
-  };
-  struct Physical {
-    cuda::AllocationHandle handle = 0;
-    std::uint64_t bytes = 0;
+    std::shared_ptr<const Physical> physical{};  ///< where not owned
   };
   /// A synchronisation that the client waits for.
   struct Waiter {
@@ -214,6 +219,16 @@ class WorkerLane {
   cuda::Status map_memory(std::uint64_t address, std::uint64_t bytes);
   void unmap_memory(std::uint64_t address, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t free_memory();
+  /// Lets go of one hold; the last one gives the bytes back to the share.
+  void let_go(std::shared_ptr<const Physical>& physical);
+  /// What is free on the device, whoever it is for.
+  [[nodiscard]] std::uint64_t free_on_device();
+  cuda::Status load_image(std::span<const std::byte> image, std::uint32_t containers, cuda::Module& made,
+                          std::string& why);
+  /// Reserves `bytes` of what the session's modules may hold in this process.
+  bool keep(ModuleSlot& slot, std::uint64_t bytes);
+  /// Takes the module out of the books, with its functions; unloading it is the caller's.
+  void forget_module(std::uint32_t module);
   std::string detail_of() const { return shared_.driver.last_error_detail(); }
 
   // fences
@@ -270,7 +285,7 @@ class WorkerLane {
   std::map<std::uint64_t, Mapping> mappings_;
   std::vector<std::uint64_t> stale_;  ///< mappings that a lost context did not let go of
   std::map<std::uint64_t, std::uint64_t> globals_;
-  std::map<std::uint32_t, Physical> physical_;
+  std::map<std::uint32_t, std::shared_ptr<const Physical>> physical_;
   std::map<std::uint32_t, CommSlot> comms_;
   std::vector<cuda::DeviceId> peers_;  ///< devices whose contexts may reach this lane's memory
 

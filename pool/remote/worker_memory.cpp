@@ -103,14 +103,9 @@ void WorkerLane::destroy_context(std::uint32_t number) {
   auto& driver = shared_.driver;
   if (enter(number) != Status::success) return;
   for (std::uint32_t i = 0; i < modules_.size(); ++i) {
-    auto& module = modules_[i];
-    if (!module.live || module.context != number) continue;
-    for (auto& function : functions_) {
-      if (function.live && function.module == i) function = {};
-    }
-    for (const auto base : module.globals) globals_.erase(base);
-    if (module.handle != nullptr) driver.module_unload(module.handle);
-    module = {};
+    if (!modules_[i].live || modules_[i].context != number) continue;
+    driver.module_unload(modules_[i].handle);
+    forget_module(i);
   }
   for (auto& event : events_) {
     if (event.live && event.context == number && event.handle != nullptr) driver.event_destroy(event.handle);
@@ -130,12 +125,7 @@ void WorkerLane::destroy_context(std::uint32_t number) {
 // The primary context is the lane's home: it is released and taken again, so that the client finds it as new.
 void WorkerLane::forget_context(std::uint32_t number) {
   for (std::uint32_t i = 0; i < modules_.size(); ++i) {
-    if (!modules_[i].live || modules_[i].context != number) continue;
-    for (auto& function : functions_) {
-      if (function.live && function.module == i) function = {};
-    }
-    for (const auto base : modules_[i].globals) globals_.erase(base);
-    modules_[i] = {};
+    if (modules_[i].live && modules_[i].context == number) forget_module(i);
   }
   for (auto& event : events_) {
     if (event.context == number) event = {};
@@ -334,12 +324,17 @@ bool WorkerLane::accessible(std::uint64_t address, std::uint64_t bytes) const {
                      [&](const auto& lane) { return lane->covers(address, bytes); });
 }
 
-std::uint64_t WorkerLane::free_memory() {
+std::uint64_t WorkerLane::free_on_device() {
   std::size_t free = 0, total = 0;
   if (enter(0) != Status::success || shared_.driver.mem_get_info(&free, &total) != Status::success) return 0;
+  return free;
+}
+
+std::uint64_t WorkerLane::free_memory() {
   const auto used = used_.load();
   // In whole granules: so much can really be mapped.
-  return std::min<std::uint64_t>(free, total_ > used ? total_ - used : 0) / granularity_ * granularity_;
+  return std::min<std::uint64_t>(free_on_device(), total_ > used ? total_ - used : 0) / granularity_ *
+         granularity_;
 }
 
 Status WorkerLane::map_memory(std::uint64_t address, std::uint64_t bytes) {
@@ -361,7 +356,7 @@ Status WorkerLane::map_memory(std::uint64_t address, std::uint64_t bytes) {
     return status;
   }
   for (const auto peer : peers_) driver.mem_set_access(address, bytes, peer);
-  mappings_[address] = {bytes, handle, true, 0};
+  mappings_[address] = {bytes, handle, true, {}};
   used_ += bytes;
   return Status::success;
 }
@@ -416,39 +411,37 @@ Result<void> WorkerLane::on(const VmmCreate& c) {
   cuda::AllocationHandle handle = 0;
   if (status == Status::success) status = shared_.driver.mem_create(&handle, c.bytes, device_);
   if (status == Status::success) {
-    physical_[c.handle] = {handle, c.bytes};
+    physical_[c.handle] = std::make_shared<const Physical>(Physical{handle, c.bytes});
     used_ += c.bytes;
   }
   return answer(c.request, status, free_memory(), 0);
+}
+
+void WorkerLane::let_go(std::shared_ptr<const Physical>& physical) {
+  if (physical.use_count() == 1) used_ -= physical->bytes;
+  physical.reset();
 }
 
 Result<void> WorkerLane::on(const VmmRelease& c) {
   const auto found = physical_.find(c.handle);
   if (found == physical_.end()) return answer_text(c.request, Status::invalid_value, 0, 0, "no such handle");
   // As in CUDA the memory lives on while it is mapped: it stays charged until its last unmapping.
-  const auto physical = found->second;
+  auto physical = std::move(found->second);
   physical_.erase(found);
-  const auto status = shared_.driver.mem_release(physical.handle);
-  bool mapped = false;
-  for (auto& [address, mapping] : mappings_) {
-    if (mapping.owned || mapping.vmm != c.handle) continue;
-    mapped = true;
-    mapping.vmm = 0;
-    mapping.handle = physical.bytes;  // what its unmapping gives back
-  }
-  if (!mapped) used_ -= physical.bytes;
+  const auto status = shared_.driver.mem_release(physical->handle);
+  let_go(physical);
   return answer(c.request, status);
 }
 
 Result<void> WorkerLane::on(const VmmMap& c) {
   const auto found = physical_.find(c.handle);
-  if (found == physical_.end() || !in_range(c.address, c.bytes) || c.offset > found->second.bytes ||
-      c.bytes > found->second.bytes - c.offset)
+  if (found == physical_.end() || !in_range(c.address, c.bytes) || c.offset > found->second->bytes ||
+      c.bytes > found->second->bytes - c.offset)
     return answer_text(c.request, Status::invalid_value, 0, 0, "no such memory, or it is smaller");
   if (!is_free(c.address, c.bytes))
     return answer_text(c.request, Status::already_mapped, 0, 0, "something is mapped there");
-  const auto status = shared_.driver.mem_map(c.address, c.bytes, c.offset, found->second.handle);
-  if (status == Status::success) mappings_[c.address] = {c.bytes, 0, false, c.handle};
+  const auto status = shared_.driver.mem_map(c.address, c.bytes, c.offset, found->second->handle);
+  if (status == Status::success) mappings_[c.address] = {c.bytes, 0, false, found->second};
   return answer(c.request, status);
 }
 
@@ -459,7 +452,7 @@ Result<void> WorkerLane::on(const VmmUnmap& c) {
   drain_then([this, c]() -> Result<void> {
     const auto status = shared_.driver.mem_unmap(c.address, c.bytes);
     if (status == Status::success) {
-      used_ -= mappings_[c.address].handle;
+      let_go(mappings_[c.address].physical);
       mappings_.erase(c.address);
     }
     return answer(c.request, status);
@@ -506,7 +499,7 @@ bool WorkerLane::close(Clock::duration patience) {
     if (at->second.owned) shared_.driver.mem_release(at->second.handle);
     mappings_.erase(at);
   }
-  for (const auto& [number, physical] : physical_) shared_.driver.mem_release(physical.handle);
+  for (const auto& [number, physical] : physical_) shared_.driver.mem_release(physical->handle);
   physical_.clear();
   if (range_bytes_ != 0) shared_.driver.mem_address_free(range_, range_bytes_);
   for (const auto& [number, context] : contexts_) {

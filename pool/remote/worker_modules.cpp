@@ -39,7 +39,40 @@ bool split(std::span<const std::byte> image, std::uint32_t count,
   return in.finished() && count != 0;
 }
 
+/// What the driver may make of the image's compressed parts in this process.
+std::uint64_t decompressed_bytes(std::span<const std::byte> image, std::uint32_t count) {
+  if (count == 0) return cuda::fatbin_decompressed_size(image);
+  std::uint64_t total = 0;
+  Reader in(image);
+  while (!in.bad() && in.left() != 0) {
+    const auto size = in.get<std::uint64_t>();
+    if (size > in.left()) break;
+    const auto part = cuda::fatbin_decompressed_size(in.raw(size));
+    total = part > UINT64_MAX - total ? UINT64_MAX : total + part;
+  }
+  return total;
+}
+
 }  // namespace
+
+bool WorkerLane::keep(ModuleSlot& slot, std::uint64_t bytes) {
+  if (bytes > shared_.options.module_bytes || shared_.module_bytes > shared_.options.module_bytes - bytes)
+    return false;
+  shared_.module_bytes += bytes;
+  slot.kept += bytes;
+  return true;
+}
+
+void WorkerLane::forget_module(std::uint32_t module) {
+  auto& gone = modules_[module];
+  for (auto& function : functions_) {
+    if (function.live && function.module == module) function = {};
+  }
+  for (const auto base : gone.globals) globals_.erase(base);
+  used_ -= gone.charged;
+  shared_.module_bytes -= gone.kept;
+  gone = {};
+}
 
 Result<void> WorkerLane::on(const ModuleData& c) {
   if (c.module >= most_handles) return fail(ErrorCode::protocol_error, "load module", "too many modules");
@@ -48,46 +81,78 @@ Result<void> WorkerLane::on(const ModuleData& c) {
   if (slot.live) return fail(ErrorCode::protocol_error, "load module", "module number in use");
   if (slot.image.size() + c.bytes.size() > most_image)
     return fail(ErrorCode::protocol_error, "load module", "its image is larger than 256 MiB");
+  if (slot.refused || !keep(slot, c.bytes.size())) {
+    slot.refused = true;
+    Bytes().swap(slot.image);  // what still comes of it is dropped, too; module_load tells
+    return {};
+  }
   slot.image.insert(slot.image.end(), c.bytes.begin(), c.bytes.end());
   return {};
 }
 
+Status WorkerLane::load_image(std::span<const std::byte> image, std::uint32_t containers, cuda::Module& made,
+                              std::string& why) {
+  auto& driver = shared_.driver;
+  if (containers == 0) {
+    // A wrapper holds pointers, which mean nothing from another process.
+    std::uint32_t magic = 0;
+    if (image.size() > sizeof magic) std::memcpy(&magic, image.data(), sizeof magic);
+    if (magic == cuda::fatbin_wrapper_magic) {
+      why = "a wrapper cannot travel";
+      return Status::invalid_image;
+    }
+    return driver.module_load_data(&made, image.data(), image.size() - 1);
+  }
+  std::vector<std::vector<std::uint64_t>> parts;
+  if (!split(image.first(image.size() - 1), containers, parts)) {
+    why = "a container is damaged";
+    return Status::invalid_image;
+  }
+  std::vector<const void*> pointers;
+  for (const auto& part : parts) pointers.push_back(part.data());
+  pointers.push_back(nullptr);
+  Wrapper wrapper;
+  wrapper.version = containers == 1 ? 1 : 2;
+  wrapper.data = pointers.front();
+  wrapper.extra = containers == 1 ? nullptr : static_cast<const void*>(pointers.data());
+  return driver.module_load_data(&made, &wrapper, 0);
+}
+
+// A module's variables are memory of the device like any other. How much a module takes only the driver
+// knows: what is free is read before and after.
 Result<void> WorkerLane::on(const ModuleLoad& c) {
   auto* slot = make_slot(modules_, c.module);
   if (slot == nullptr) return answer_text(c.request, Status::invalid_value, 0, 0, "module number in use");
   Bytes image = std::exchange(slot->image, {});
+  const auto refuse = [&](Status status, std::string_view why) {
+    forget_module(c.module);
+    return answer_text(c.request, status, free_memory(), 0, why);
+  };
+  if (slot->refused || !keep(*slot, decompressed_bytes(image, c.containers)))
+    return refuse(Status::out_of_memory,
+                  "the session's modules would take more of the worker's memory than " +
+                      std::to_string(shared_.options.module_bytes) + " bytes");
   if (image.size() != c.bytes || image.empty() || c.containers > most_containers)
-    return answer_text(c.request, Status::invalid_image, 0, 0, "the image did not arrive whole");
-  auto status = enter(context_);
+    return refuse(Status::invalid_image, "the image did not arrive whole");
+  image.push_back(std::byte{0});  // PTX ends in a NUL, whatever the client sent
+  const auto before = free_on_device();
   cuda::Module made = nullptr;
-  if (c.containers != 0) {
-    std::vector<std::vector<std::uint64_t>> containers;
-    if (!split(image, c.containers, containers))
-      return answer_text(c.request, Status::invalid_image, 0, 0, "a container is damaged");
-    std::vector<const void*> pointers;
-    for (const auto& container : containers) pointers.push_back(container.data());
-    pointers.push_back(nullptr);
-    Wrapper wrapper;
-    wrapper.version = c.containers == 1 ? 1 : 2;
-    wrapper.data = pointers.front();
-    wrapper.extra = c.containers == 1 ? nullptr : static_cast<const void*>(pointers.data());
-    if (status == Status::success) status = shared_.driver.module_load_data(&made, &wrapper, 0);
-  } else {
-    const auto size = image.size();
-    // A wrapper holds pointers, which mean nothing from another process.
-    std::uint32_t magic = 0;
-    if (size >= sizeof magic) std::memcpy(&magic, image.data(), sizeof magic);
-    if (magic == cuda::fatbin_wrapper_magic)
-      return answer_text(c.request, Status::invalid_image, 0, 0, "a wrapper cannot travel");
-    image.push_back(std::byte{0});  // PTX ends in a NUL, whatever the client sent
-    if (status == Status::success) status = shared_.driver.module_load_data(&made, image.data(), size);
+  std::string why;
+  auto status = enter(context_);
+  if (status == Status::success) status = load_image(image, c.containers, made, why);
+  if (status != Status::success) return refuse(status, why.empty() ? detail_of() : why);
+  const auto after = free_on_device();
+  const auto took = before > after ? before - after : 0;
+  if (took > total_ || used_ > total_ - took) {
+    if (enter(context_) == Status::success) shared_.driver.module_unload(made);
+    return refuse(Status::out_of_memory, "the module's variables go beyond the lease's memory");
   }
-  if (status == Status::success) {
-    slot->handle = made;
-    slot->context = context_;
-    slot->live = true;
-  }
-  return answer(c.request, status);
+  used_ += took;
+  slot->charged = took;
+  slot->handle = made;
+  slot->context = context_;
+  slot->live = true;
+  return answer(c.request, status, free_memory(), 0);
 }
 
 Result<void> WorkerLane::on(const ModuleUnload& c) {
@@ -97,13 +162,9 @@ Result<void> WorkerLane::on(const ModuleUnload& c) {
   drain_then([this, number = c.module]() -> Result<void> {
     auto* gone = live_slot(modules_, number);
     if (gone == nullptr) return {};
-    for (auto& function : functions_) {
-      if (function.live && function.module == number) function = {};
-    }
-    for (const auto base : gone->globals) globals_.erase(base);
     auto status = enter(gone->context);
     if (status == Status::success) status = shared_.driver.module_unload(gone->handle);
-    *gone = {};
+    forget_module(number);
     return check(status);
   });
   return {};

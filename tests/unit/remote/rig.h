@@ -78,7 +78,8 @@ struct Rig {
 
   Rig() = default;
   Rig(const std::string& transport, const std::vector<std::size_t>& devices_of_workers,
-      const cuda::EmulatorOptions& like = {}, std::uint64_t memory_limit = 0) {
+      const cuda::EmulatorOptions& like = {}, std::uint64_t memory_limit = 0,
+      std::uint64_t module_bytes = WorkerOptions{}.module_bytes) {
     auto fabric = transport::Fabric::create(over(transport)).value();
     std::vector<WorkerAddress> addresses;
     int gpu = 0;
@@ -99,6 +100,7 @@ struct Rig {
       address.channel = static_cast<std::uint32_t>(w + 1);
       auto worker = options_for(fabric->address(), address.channel, devices);
       worker.memory_limits.assign(devices.size(), memory_limit);
+      worker.module_bytes = module_bytes;
       workers.push_back(std::make_unique<WorkerThread>(*drivers.back(), over(transport), worker));
       address.fabric_address = workers.back()->address();
       address.peer = "agent-" + std::string(1, static_cast<char>('a' + static_cast<char>(w)));
