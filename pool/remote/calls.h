@@ -71,7 +71,7 @@ enum class Answer : std::uint8_t { never, always, if_asked };
   CALL(StreamWriteValue, stream_write_value, never, F(std::uint32_t, stream) F(std::uint64_t, address)                  \
        F(std::uint32_t, value) F(std::uint32_t, flags))                                                                 \
   CALL(HostFunc, host_func, always, F(std::uint64_t, request) F(std::uint32_t, stream) F(std::uint64_t, id))            \
-  CALL(HostFuncDone, host_func_done, never, F(std::uint64_t, id))                                                       \
+  CALL(HostFuncDone, host_func_done, never, F(std::uint64_t, id) F(std::uint32_t, lane))                                                       \
   CALL(EventCreate, event_create, never, F(std::uint32_t, event) F(std::uint32_t, flags))                               \
   CALL(EventDestroy, event_destroy, never, F(std::uint32_t, event))                                                     \
   CALL(EventRecord, event_record, never, F(std::uint32_t, event) F(std::uint32_t, stream))                              \
@@ -155,6 +155,6 @@ using Command =
     std::variant<std::monostate CENOTE_REMOTE_CALLS(CENOTE_REMOTE_ALTERNATIVE, CENOTE_REMOTE_NO_FIELD)>;
 #undef CENOTE_REMOTE_ALTERNATIVE
 
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 }  // namespace cenote::pool::remote

@@ -86,6 +86,22 @@ bool Lane::flush() {
   return !lost();
 }
 
+// Beside the ring: commands that wait there may themselves wait for the stream that this lets go on.
+void Lane::host_function_done(std::uint64_t id) {
+  std::array<std::byte, 64> message;
+  const auto size = encode(HostFuncDone{id, index_}, message);
+  while (!lost()) {
+    auto sent = worker_.link.endpoint->send(std::span(message).first(size));
+    if (sent) return;
+    if (sent.error().code != ErrorCode::resource_exhausted) {
+      session_.lose(worker_, sent.error());
+      return;
+    }
+    session_.wait_holding([this, once = false]() mutable { return lost() || std::exchange(once, true); },
+                          "the endpoint's queue");
+  }
+}
+
 bool Lane::upload(std::uint32_t context, std::uint32_t stream, std::uint64_t dst,
                   std::span<const std::byte> bytes) {
   if (bytes.size() <= inline_upload) return issue(context, Upload{dst, stream, bytes});
@@ -376,7 +392,7 @@ void Session::run_host_calls() {
     mutex_.lock();
     call.lane->host_functions.erase(call.id);
     stir();
-    if (call.lane->issue(0, HostFuncDone{call.id})) call.lane->flush();
+    call.lane->host_function_done(call.id);
   }
 }
 

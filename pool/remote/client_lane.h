@@ -191,6 +191,8 @@ class Lane {
   bool flush();
   bool progress();
   void lost_worker();
+  /// Tells the worker that the host function has returned.
+  void host_function_done(std::uint64_t id);
 
   [[nodiscard]] bool lost() const { return worker_.lost.has_value(); }
   [[nodiscard]] bool waits() const { return !waiting_.empty(); }

@@ -35,6 +35,7 @@ class WorkerImpl final : public Worker {
   Result<void> open(const CancelFlag& cancel);
   Result<void> welcome(std::span<const std::byte> message);
   Result<void> session(const CancelFlag& cancel);
+  Result<bool> take_messages();
   Result<bool> advance();
   void doze(const CancelFlag& cancel, std::uint64_t seen);
 
@@ -87,10 +88,32 @@ Result<void> WorkerImpl::welcome(std::span<const std::byte> message) {
   return link_.endpoint->send(std::span(answer).first(size));
 }
 
+// The ends of host functions come as messages: in the ring they would stand behind commands that wait for
+// them.
+Result<bool> WorkerImpl::take_messages() {
+  std::array<std::byte, 512> message;
+  for (bool moved = false;; moved = true) {
+    CENOTE_ASSIGN(const auto size, link_.endpoint->receive(message));
+    if (!size) return moved;
+    CENOTE_TRY(dispatch(std::span(message).first(*size), [&](const auto& command) -> Result<void> {
+      if constexpr (std::is_same_v<std::decay_t<decltype(command)>, HostFuncDone>) {
+        if (command.lane < shared_.lanes.size()) {
+          shared_.lanes[command.lane]->host_function_done(command.id);
+          return {};
+        }
+      }
+      return fail(ErrorCode::protocol_error, "receive message",
+                  "neither a host function's end nor for a lane");
+    }));
+  }
+}
+
 Result<bool> WorkerImpl::advance() {
   bool moved = shared_.fabric.progress();
   std::array<transport::Completion, 32> done;
   while (link_.endpoint->poll(done) != 0) moved = true;
+  CENOTE_ASSIGN(const bool told, take_messages());
+  moved = moved || told;
   for (auto& lane : shared_.lanes) {
     CENOTE_ASSIGN(const bool stepped, lane->step());
     moved = moved || stepped;

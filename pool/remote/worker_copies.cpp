@@ -22,6 +22,7 @@ void WorkerLane::worked(cuda::Stream stream, std::uint32_t wire, std::uint32_t c
   last_stream_ = stream;
   last_wire_ = wire;
   last_context_ = context;
+  queued(stream, wire, context);
 }
 
 Result<void> WorkerLane::copy_in(std::uint64_t dst, std::uint32_t wire, std::span<const std::byte> bytes) {

@@ -18,6 +18,9 @@ constexpr auto lost_context_poll = std::chrono::milliseconds(2);
 constexpr auto event_poll = std::chrono::microseconds(200);
 constexpr std::size_t most_detail = 1024;
 constexpr std::uint32_t no_wire = ~0U;  // a stream that the client has destroyed
+// A stream holds at most about their product: well below the 1024 at which CUDA's launches begin to block.
+constexpr unsigned checkpoint_every = 128;
+constexpr unsigned most_open = 6;
 }  // namespace
 
 WorkerLane::WorkerLane(WorkerShared& shared, std::uint32_t index, cuda::DeviceId device,
@@ -41,6 +44,7 @@ void WorkerLane::attach(transport::Endpoint& endpoint, std::span<std::byte> ring
 
 Result<bool> WorkerLane::step() {
   bool moved = poll_fences();
+  moved = pass_checkpoints() || moved;
   if (can_answer()) {
     CENOTE_ASSIGN(const bool finished, finish_jobs());
     moved = moved || finished;
@@ -114,7 +118,7 @@ Result<bool> WorkerLane::run_commands() {
 }
 
 Result<void> WorkerLane::execute_batch() {
-  while (!rest_.empty() && !blocked_ && can_answer()) {
+  while (!rest_.empty() && !blocked_ && !backed_up() && can_answer()) {
     CENOTE_ASSIGN(const std::size_t size, command_size(rest_));
     const auto command = rest_.first(size);
     rest_ = rest_.subspan(size);
@@ -267,7 +271,27 @@ Fence* WorkerLane::place_fence(cuda::Stream stream, std::uint32_t wire, std::uin
   if (shared_.driver.launch_host_func(stream, &Fence::fire, fence) != Status::success) return nullptr;
   fences_free_.pop_back();
   fences_live_.push_back(fence);
+  queued(stream, wire, context);
   return fence;
+}
+
+void WorkerLane::queued(cuda::Stream stream, std::uint32_t wire, std::uint32_t context) {
+  if (wire == no_wire || ++work_of(wire).since < checkpoint_every) return;
+  work_of(wire).since = 0;
+  Fence* const fence = place_fence(stream, wire, context);
+  if (fence == nullptr) return;
+  checkpoints_.push_back(fence);
+  if (++work_of(wire).open == most_open) ++full_streams_;
+}
+
+bool WorkerLane::pass_checkpoints() {
+  const auto passed = std::erase_if(checkpoints_, [this](Fence* fence) {
+    if (!fence->done()) return false;
+    if (work_of(fence->wire_stream).open-- == most_open) --full_streams_;
+    retire(fence);
+    return true;
+  });
+  return passed != 0;
 }
 
 void WorkerLane::retire(Fence* fence) {

@@ -63,6 +63,9 @@ class WorkerLane {
   [[nodiscard]] std::uint64_t commands_done() const { return commands_done_; }
   [[nodiscard]] cuda::DeviceId device() const { return device_; }
 
+  /// The client says that its function has returned: the stream that waits for it goes on.
+  void host_function_done(std::uint64_t id);
+
   template <class C>
   Result<void> on(const C&) {
     return fail(ErrorCode::protocol_error, "serve", std::string(C::label) + " is not for workers");
@@ -79,7 +82,7 @@ class WorkerLane {
   Result<void> on(const StreamCreate&);   Result<void> on(const StreamDestroy&);  Result<void> on(const StreamSync&);
   Result<void> on(const StreamQuery&);    Result<void> on(const StreamWaitEvent&);
   Result<void> on(const StreamWaitValue&);Result<void> on(const StreamWriteValue&);
-  Result<void> on(const HostFunc&);       Result<void> on(const HostFuncDone&);   Result<void> on(const EventCreate&);
+  Result<void> on(const HostFunc&);       Result<void> on(const EventCreate&);
   Result<void> on(const EventDestroy&);   Result<void> on(const EventRecord&);    Result<void> on(const EventSync&);
   Result<void> on(const EventQuery&);     Result<void> on(const EventElapsed&);   Result<void> on(const ModuleData&);
   Result<void> on(const ModuleLoad&);     Result<void> on(const ModuleUnload&);   Result<void> on(const ModuleGlobal&);
@@ -317,8 +320,18 @@ class WorkerLane {
   struct StreamWork {
     std::uint64_t last = 0, done = 0;
     std::uint32_t context = 0;  ///< whose work that is: contexts share the named streams' numbers
+    unsigned since = 0;         ///< put there behind the last checkpoint
+    unsigned open = 0;          ///< checkpoints that the device has not come to
   };
   StreamWork& work_of(std::uint32_t wire);
+  /// Counts what was put into the stream, and places a checkpoint behind so much of it.
+  void queued(cuda::Stream stream, std::uint32_t wire, std::uint32_t context);
+  bool pass_checkpoints();
+  /// Some stream holds as much as it may: no further command until the device has caught up. The driver would
+  /// block in a launch instead, and with it every other lane.
+  [[nodiscard]] bool backed_up() const { return full_streams_ != 0; }
+  std::vector<Fence*> checkpoints_;
+  unsigned full_streams_ = 0;
   std::uint64_t work_ = 0;
   StreamWork named_work_[3];
   std::vector<StreamWork> stream_work_;

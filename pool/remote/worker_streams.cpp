@@ -194,16 +194,15 @@ void WorkerLane::poll_host_waits() {
   }
 }
 
-Result<void> WorkerLane::on(const HostFuncDone& c) {
-  const auto found = host_calls_.find(c.id);
-  if (found == host_calls_.end()) return {};  // its context was reset while it ran: nothing waits for it
+void WorkerLane::host_function_done(std::uint64_t id) {
+  const auto found = host_calls_.find(id);
+  if (found == host_calls_.end()) return;  // its context was reset while it ran: nothing waits for it
   const auto word = found->second;
   host_calls_.erase(found);
   free_words_.push_back(word);
-  auto status = enter(0);
-  if (status == Status::success)
-    status = shared_.driver.stream_write_value32(control_, words_ + 4 * word, word_values_[word], 0);
-  return check(status);
+  // A context that was lost meanwhile is told of by whatever the client asks of it next.
+  if (enter(0) == Status::success)
+    shared_.driver.stream_write_value32(control_, words_ + 4 * word, word_values_[word], 0);
 }
 
 Result<void> WorkerLane::on(const EventCreate& c) {

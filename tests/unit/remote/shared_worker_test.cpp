@@ -14,6 +14,9 @@ using test::Rig;
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
+constexpr const char* nothing_ptx =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
 cuda::EmulatorOptions small() {
   cuda::EmulatorOptions options;
   options.devices.front().memory_bytes = 256 * MiB;
@@ -110,6 +113,79 @@ TEST_P(SharedWorker, ThreadsThatWaitForTwoDevicesSleep) {
   first.open();
   second.open();
   EXPECT_LT(one.get() + two.get(), measured / 10);
+}
+
+TEST_P(SharedWorker, ADeviceFloodedWithLaunchesHoldsUpNoOther) {
+  Rig rig(GetParam(), {2}, small());
+  ASSERT_NE(rig.client, nullptr);
+  const Held busy(*rig.client, 0), other(*rig.client, 1);
+  const auto quick = other.make_stream();
+  std::atomic<std::uint64_t> issued{0};
+  constexpr std::uint64_t launches = 40000;  // more than the emulator's streams take
+  auto flood = std::async(std::launch::async, [&] {
+    busy.enter();
+    cuda::Module module = nullptr;
+    cuda::Function nothing = nullptr;
+    EXPECT_EQ(rig.client->module_load_data(&module, nothing_ptx, 0), Status::success);
+    EXPECT_EQ(rig.client->module_get_function(&nothing, module, "nothing"), Status::success);
+    while (issued < launches &&
+           rig.client->launch_kernel(nothing, {}, busy.stream, nullptr) == Status::success)
+      ++issued;
+    return rig.client->stream_synchronize(busy.stream);
+  });
+  // Round trips of the other device until the flood has come to a stand for a long row of them.
+  auto trips = std::async(std::launch::async, [&] {
+    other.enter();
+    auto status = Status::success;
+    std::uint64_t seen = 0;
+    for (int still = 0; still < 500 && status == Status::success; ++still) {
+      if (issued == 0 || issued != std::exchange(seen, issued.load())) still = 0;
+      status = rig.client->stream_synchronize(quick);
+    }
+    return status;
+  });
+  EXPECT_EQ(trips.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_LT(issued, launches) << "the flood was never held back";
+  // The gate is opened past the client, whose commands for this device stand behind the flood.
+  auto& driver = *rig.drivers[0];
+  cuda::Context context = nullptr;
+  cuda::Stream stream = nullptr;
+  ASSERT_EQ(driver.primary_ctx_retain(&context, 0), Status::success);
+  ASSERT_EQ(driver.ctx_set_current(context), Status::success);
+  ASSERT_EQ(driver.stream_create(&stream, cuda::stream_non_blocking), Status::success);
+  ASSERT_EQ(driver.stream_write_value32(stream, busy.gate, 1, 0), Status::success);
+  EXPECT_EQ(flood.get(), Status::success);
+  EXPECT_EQ(trips.get(), Status::success);
+  EXPECT_EQ(issued, launches);
+  EXPECT_EQ(driver.stream_destroy(stream), Status::success);
+  EXPECT_EQ(driver.primary_ctx_release(0), Status::success);
+  other.open();
+}
+
+TEST_P(SharedWorker, HostFunctionsEndThoughTheCommandsBehindThemFillTheRing) {
+  Rig rig(GetParam(), {1}, small());
+  ASSERT_NE(rig.client, nullptr);
+  const Held held(*rig.client, 0);
+  std::atomic<int> ran{0};
+  const auto count = [](void* user) { ++*static_cast<std::atomic<int>*>(user); };
+  held.open();
+  const auto stream = held.make_stream();
+  cuda::Module module = nullptr;
+  cuda::Function nothing = nullptr;
+  ASSERT_EQ(rig.client->module_load_data(&module, nothing_ptx, 0), Status::success);
+  ASSERT_EQ(rig.client->module_get_function(&nothing, module, "nothing"), Status::success);
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(rig.client->launch_host_func(stream, count, &ran), Status::success);
+    for (int i = 0; i < 3000; ++i)
+      ASSERT_EQ(rig.client->launch_kernel(nothing, {}, stream, nullptr), Status::success);
+    // Freed memory waits for all that is in flight, and holds up the commands behind it.
+    cuda::DevicePtr memory = 0;
+    ASSERT_EQ(rig.client->mem_alloc(&memory, 4 * MiB), Status::success);
+    ASSERT_EQ(rig.client->launch_host_func(stream, count, &ran), Status::success);
+    ASSERT_EQ(rig.client->mem_free(memory), Status::success);
+    ASSERT_EQ(rig.client->stream_synchronize(stream), Status::success);
+  }
+  EXPECT_EQ(ran, 60);
 }
 
 TEST_P(SharedWorker, AResetContextsWordsAreNotGivenOutTwice) {
