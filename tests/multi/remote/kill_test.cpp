@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 
 #include "tests/unit/remote/rig.h"
@@ -122,6 +123,7 @@ class Killed : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Over, Killed, testing::Values("shm", "tcp"));
 
 TEST_P(Killed, AWorkerKilledAtRandomMomentsIsNamedInTimeAndItsPeersEnd) {
+  std::vector<Clock::duration> noticed_after;
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     std::mt19937_64 random(seed);
     auto fabric = transport::Fabric::create(test::over(GetParam())).value();
@@ -155,9 +157,11 @@ TEST_P(Killed, AWorkerKilledAtRandomMomentsIsNamedInTimeAndItsPeersEnd) {
     }
     const auto victim = static_cast<std::size_t>(random() % 3);
     const auto when = Clock::now() + std::chrono::microseconds(random() % 100000);
+    Clock::time_point killed_at{};
     std::thread killer([&] {
       std::this_thread::sleep_until(when);  // the random moment itself, nothing waits for it
       processes[victim]->kill();
+      killed_at = Clock::now();
     });
     // Rounds until it fails: each device's error must come, name the right one, and come in time.
     auto status = Status::success;
@@ -169,9 +173,10 @@ TEST_P(Killed, AWorkerKilledAtRandomMomentsIsNamedInTimeAndItsPeersEnd) {
         if (one != Status::success) status = one;
       }
     }
+    const auto noticed_at = Clock::now();
     killer.join();
-    const auto noticed_by = Clock::now();
-    EXPECT_LT(noticed_by - when, std::chrono::seconds(10)) << "seed " << seed;  // 2 s on an idle machine
+    noticed_after.push_back(noticed_at - killed_at);
+    EXPECT_LT(noticed_after.back(), std::chrono::seconds(10)) << "seed " << seed;
     std::uint32_t word = 0;
     ASSERT_EQ(driver.ctx_set_current(contexts[victim]), Status::success);
     EXPECT_EQ(driver.memcpy_dtoh(&word, buffers[victim], 4), Status::launch_failed);
@@ -189,6 +194,10 @@ TEST_P(Killed, AWorkerKilledAtRandomMomentsIsNamedInTimeAndItsPeersEnd) {
       EXPECT_EQ(driver.memcpy_dtoh(&word, buffers[r], 4), Status::success) << driver.last_error_detail();
     }
   }
+  // 2 s is what is promised; the single run may meet a machine that is busy with something else.
+  const auto middle = noticed_after.begin() + static_cast<std::ptrdiff_t>(noticed_after.size() / 2);
+  std::nth_element(noticed_after.begin(), middle, noticed_after.end());
+  EXPECT_LT(*middle, std::chrono::seconds(2));
 }
 
 TEST_P(Killed, AWorkerWhoseClientIsKilledEndsByItself) {
