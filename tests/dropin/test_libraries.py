@@ -4,6 +4,7 @@ usage: test_libraries.py BUILD_FOLDER. Exports are read from the files; loading 
 a process of its own.
 """
 
+import os
 import pathlib
 import re
 import subprocess
@@ -14,14 +15,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import counted  # noqa: E402  (the path is set above)
 
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARIES = {
     "libcenote.so": BUILD / "lib/libcenote.so",
     "libcenote-pool.so": BUILD / "lib/libcenote-pool.so",
     "libcuda.so.1": BUILD / "lib/dropin/libcuda.so.1",
     "libcudart.so.13": BUILD / "lib/dropin/libcudart.so.13",
 }
-TORCH_PYTHON = ROOT / "build/venv/bin/python"
+TORCH_PYTHON = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "cenote/venv/bin/python"
 
 LOADER = """
 import ctypes, os, sys
@@ -88,6 +88,16 @@ class Exports(unittest.TestCase):
         if not vendors:
             self.skipTest("no CUDA toolkit to compare with")
         self.assertEqual(sorted(exported(vendors[0])), sorted(exported(LIBRARIES["libcudart.so.13"])))
+
+
+class VectorCode(unittest.TestCase):
+    def test_objects_for_wider_processors_share_no_function_with_the_others(self):
+        # A weak symbol there could be the one the linker keeps: code that a baseline processor cannot run.
+        objects = sorted(BUILD.glob("*/CMakeFiles/*/**/*avx*.o"))
+        self.assertGreaterEqual(len(objects), 4)
+        for path in objects:
+            listed = subprocess.run(["nm", path], check=True, capture_output=True, text=True).stdout
+            self.assertEqual([], [line for line in listed.splitlines() if line.split()[-2] in "WV"], path)
 
 
 class Together(unittest.TestCase):

@@ -89,10 +89,11 @@ build() {
 # sources: every file that clang-format owns.
 sources() { git ls-files '*.cpp' '*.h' '*.hpp' '*.c' '*.cu'; }
 
-# PyTorch (from PyPI, several GB) into build/venv, once.
+# PyTorch (from PyPI, several GB) into a folder that all checkouts share, once.
+TORCH_VENV=${XDG_CACHE_HOME:-$HOME/.cache}/cenote/venv
 need_torch() {
-  [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import torch' 2>/dev/null && return 0
+  [ -x "$TORCH_VENV/bin/python" ] && "$TORCH_VENV/bin/python" -c 'import torch' 2>/dev/null && return 0
   need_packages python
-  stage "make build/venv" /usr/bin/python3 -m venv build/venv
-  stage "install PyTorch" build/venv/bin/pip install --quiet numpy torch
+  stage "make a Python environment" /usr/bin/python3 -m venv "$TORCH_VENV"
+  stage "install PyTorch" "$TORCH_VENV/bin/pip" install --quiet numpy torch
 }
