@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -122,6 +125,21 @@ bool equal_in_constant_time(std::span<const std::uint8_t> a, std::span<const std
   for (std::size_t i = 0; i < a.size(); ++i)
     difference = static_cast<std::uint8_t>(difference | (a[i] ^ b[i]));
   return difference == 0;
+}
+
+bool is_mapped(const void* pointer, std::size_t bytes) {
+  constexpr std::uintptr_t page = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(pointer) + bytes;
+  if (end < begin) return false;
+  std::array<unsigned char, 1024> resident;  // of one piece of the range
+  for (auto at = begin; at < end;) {
+    const auto piece = std::min<std::uintptr_t>(end - at, resident.size() * page);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    if (::mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
+    at += piece;
+  }
+  return true;
 }
 
 }  // namespace cenote

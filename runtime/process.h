@@ -33,9 +33,13 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// The whole of a file. Errors: not_found or system_error with the system's text, invalid_argument (larger than
-/// `most` bytes).
+/// The whole of a file. Errors: not_found or system_error with the system's text, invalid_argument (larger
+/// than `most` bytes).
 Result<std::string> read_file(const std::string& path, std::size_t most);
+
+/// Whether the CPU has something mapped at every page of the range; false for one that wraps around. `bytes`
+/// may be a claim of somebody else's: memory does not grow with it.
+bool is_mapped(const void* pointer, std::size_t bytes);
 
 /// Fills `out` from the kernel's generator, good enough for keys.
 Result<void> random_bytes(std::span<std::byte> out);

@@ -11,6 +11,7 @@
 
 #include "cuda/emulator/driver_state.h"
 #include "cuda/emulator/ipc.h"
+#include "runtime/process.h"
 
 namespace cenote::cuda::emulator {
 namespace {
@@ -25,21 +26,6 @@ std::string hex(std::uint64_t value) {
   char text[24];
   std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(value));
   return text;
-}
-
-// Whether the CPU has something mapped at every page of the range.
-bool is_host_memory(const void* pointer, std::size_t bytes) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(pointer) / kPage * kPage;
-  const auto end = reinterpret_cast<std::uintptr_t>(pointer) + bytes;
-  if (end < begin) return false;
-  std::array<unsigned char, 1024> resident;  // of one piece: the length is the caller's claim, not yet a fact
-  for (auto at = begin; at < end;) {
-    const auto piece = std::min<std::uintptr_t>(end - at, resident.size() * kPage);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    if (mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
-    at += piece;
-  }
-  return true;
 }
 
 template <class T>
@@ -188,7 +174,7 @@ Status EmulatedDriver::mem_host_register(void* pointer, std::size_t bytes, unsig
     return refuse(*in.thread, Status::host_memory_already_registered,
                   hex(address) + ": part of it is known already");
   }
-  if (is_device_address(address) || !is_host_memory(pointer, bytes)) {
+  if (is_device_address(address) || !is_mapped(pointer, bytes)) {
     return refuse(*in.thread, Status::invalid_value, hex(address) + " is not memory of this process");
   }
   Region region;

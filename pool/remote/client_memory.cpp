@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "pool/remote/client_impl.h"
+#include "runtime/process.h"
 
 namespace cenote::pool::remote {
 
@@ -160,11 +161,7 @@ Status RemoteDriverImpl::mem_host_register(void* pointer, std::size_t bytes, uns
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto at = address_of(pointer);
-  const auto first = at & ~(page - 1);
-  std::vector<unsigned char> resident((at + bytes - first + page - 1) / page);
-  auto* const begin = reinterpret_cast<void*>(first);  // NOLINT(performance-no-int-to-ptr)
-  if (is_device_address(pointer) || mincore(begin, at + bytes - first, resident.data()) != 0)
-    return Status::invalid_value;
+  if (is_device_address(pointer) || !is_mapped(pointer, bytes)) return Status::invalid_value;
   auto after = pinned_.lower_bound(at + bytes);
   if (after != pinned_.begin()) {
     const auto& [base, size] = *std::prev(after);
