@@ -201,9 +201,16 @@ ActiveOperation* Executor::find(std::uint64_t sequence) {
   return nullptr;
 }
 
+// What this rank sent last may still stand in the transport: a rank that went on to compute would leave its peers
+// waiting for it.
+bool Executor::settled(const ActiveOperation& operation) const {
+  if (!operation.finished()) return false;
+  return std::ranges::all_of(links_, [](const auto& entry) { return entry.second->link->drained(); });
+}
+
 void Executor::retire() {
   for (auto it = active_.begin(); it != active_.end();) {
-    if (!(*it)->finished()) {
+    if (!settled(**it)) {
       ++it;
       continue;
     }
@@ -244,7 +251,7 @@ Result<bool> Executor::test(std::uint64_t sequence) {
   CENOTE_TRY(check_abort());
   auto moved = progress();
   if (!moved) return break_with(std::move(moved).error());
-  if (operation->finished()) {
+  if (settled(*operation)) {
     retire();
     return true;
   }
@@ -263,7 +270,7 @@ Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
     CENOTE_TRY(check_abort());
     auto moved = progress();
     if (!moved) return break_with(std::move(moved).error());
-    if (operation->finished()) {
+    if (settled(*operation)) {
       retire();
       return {};
     }

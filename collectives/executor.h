@@ -97,6 +97,7 @@ class Executor {
   Result<LinkState*> link_to(std::uint32_t rank, Deadline deadline);
   [[nodiscard]] ActiveOperation* find(std::uint64_t sequence);
   Result<void> check_abort();
+  [[nodiscard]] bool settled(const ActiveOperation& operation) const;
   void retire();
   void end_in_ledger(ActiveOperation& operation);
 

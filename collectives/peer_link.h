@@ -87,6 +87,7 @@ class PeerLink {
   [[nodiscard]] const std::optional<Note>& note() const { return note_; }
 
   [[nodiscard]] std::optional<Error> failure() const { return link_.endpoint->failure(); }
+  [[nodiscard]] bool drained() const { return link_.endpoint->drained(); }
   void close(std::string_view reason) { link_.endpoint->close(reason); }
   [[nodiscard]] std::string_view transport_name() const { return link_.endpoint->transport_name(); }
   [[nodiscard]] const std::string& reason() const { return link_.reason; }

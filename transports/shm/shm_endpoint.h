@@ -28,6 +28,7 @@ class ShmEndpoint final : public EndpointBase {
   Result<void> send(std::span<const std::byte> message) override;
   Result<std::optional<std::size_t>> receive(std::span<std::byte> out) override;
   [[nodiscard]] std::uint64_t signal(std::uint32_t slot) const override;
+  [[nodiscard]] bool drained() const override { return failure_ != nullptr || deferred_.empty(); }
   void close(std::string_view reason) override;
   [[nodiscard]] std::string_view transport_name() const override { return "shm"; }
 

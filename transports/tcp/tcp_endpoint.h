@@ -32,6 +32,7 @@ class TcpEndpoint final : public EndpointBase {
   [[nodiscard]] std::uint64_t signal(std::uint32_t slot) const override {
     return slot < signal_slots ? signals_[slot] : 0;
   }
+  [[nodiscard]] bool drained() const override { return failure_ != nullptr || out_.empty(); }
   void close(std::string_view reason) override;
   [[nodiscard]] std::string_view transport_name() const override { return "tcp"; }
 

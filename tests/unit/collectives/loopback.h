@@ -107,6 +107,7 @@ class LoopbackEndpoint final : public transport::Endpoint {
     }
     return n;
   }
+  [[nodiscard]] bool drained() const override { return true; }
   [[nodiscard]] std::optional<Error> failure() const override {
     if (!closed_.empty())
       return Error{ErrorCode::cancelled, "use endpoint", "closed by this side: " + closed_};
