@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <latch>
 #include <map>
 #include <mutex>
 
@@ -196,6 +197,18 @@ TEST(Communicator, SeveralGroupsRunAtOnceInOneProcess) {
     });
   }
   for (auto& group : groups) group.join();
+}
+
+TEST(Communicator, ARankThatStopsProgressingAfterItsOperationKeepsNobodyWaiting) {
+  for (int round = 0; round < 20; ++round) {
+    std::latch everybody_is_through(4);
+    run(Mode::tcp, 4, "auto", [&](Communicator& communicator) {
+      const auto done = finish(communicator, communicator.barrier());
+      EXPECT_TRUE(done.has_value()) << done.error().message();
+      // No call into the communicator from here on until all four have ended their barrier.
+      everybody_is_through.arrive_and_wait();
+    });
+  }
 }
 
 TEST(Communicator, TellsHowEachPeerIsReachedAndHowMuchWentThere) {
