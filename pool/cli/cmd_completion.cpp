@@ -57,7 +57,7 @@ void add_completion(CLI::App& app, Cli& cli) {
   auto shell = std::make_shared<std::string>("bash");
   command->add_option("shell", *shell, "which shell")->capture_default_str()->check(CLI::IsMember({"bash"}));
   command->footer("Example:\n  source <(cenote completion bash)");
-  command->callback([&app, &cli] {
+  command->callback([&app, &cli, shell] {  // the option writes to `shell` until the line is parsed
     cli.command = "completion";
     cli.run = [&app]() -> Result<int> {
       CENOTE_TRY(print(bash(app)));
