@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "cuda/driver.h"
@@ -41,7 +42,7 @@ class Waker {
 };
 
 struct Fence {
-  Waker* waker = nullptr;
+  std::shared_ptr<Waker> waker{};
   std::atomic<bool> fired{false};
   cuda::Stream stream = nullptr;  ///< the driver's
   std::uint32_t context = 0;      ///< the lane's number of it
@@ -53,8 +54,9 @@ struct Fence {
 
   static void fire(void* user) {
     auto* fence = static_cast<Fence*>(user);
-    auto* waker = fence->waker;
-    fence->fired.store(true);  // the fence may be reused from here on
+    // Once it has fired, the fence may be reused and the worker may be gone: the waker is held by itself.
+    const auto waker = fence->waker;
+    fence->fired.store(true);
     waker->wake();
   }
 };

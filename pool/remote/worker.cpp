@@ -14,7 +14,7 @@ constexpr auto close_patience = std::chrono::seconds(5);
 class WorkerImpl final : public Worker {
  public:
   WorkerImpl(cuda::Driver& driver, transport::Fabric& fabric, WorkerOptions options)
-      : options_(std::move(options)), shared_{driver, fabric, options_, Waker(fabric)} {
+      : options_(std::move(options)), shared_{driver, fabric, options_, std::make_shared<Waker>(fabric)} {
     for (std::uint32_t i = 0; i < options_.devices.size(); ++i) {
       const auto limit = i < options_.memory_limits.size() && options_.memory_limits[i] != 0
                              ? options_.memory_limits[i]
@@ -126,11 +126,11 @@ Result<bool> WorkerImpl::advance() {
 void WorkerImpl::doze(const CancelFlag& cancel, std::uint64_t seen) {
   Clock::duration most = std::chrono::seconds(1);
   for (const auto& lane : shared_.lanes) most = std::min(most, lane->patience());
-  shared_.waker.doze();
+  shared_.waker->doze();
   // Ends by what arrives, by a fence, or by time; what it was is found out by looking.
-  if (shared_.waker.events() == seen)
+  if (shared_.waker->events() == seen)
     (void)shared_.fabric.wait(Deadline::in(most), &cancel, "commands of lease " + options_.lease_id);
-  shared_.waker.rise();
+  shared_.waker->rise();
 }
 
 Result<void> WorkerImpl::session(const CancelFlag& cancel) {
@@ -138,7 +138,7 @@ Result<void> WorkerImpl::session(const CancelFlag& cancel) {
   while (!shared_.goodbye) {
     if (cancel.raised())
       return fail(ErrorCode::cancelled, "serve lease " + options_.lease_id, "the worker was told to end");
-    const auto seen = shared_.waker.events();
+    const auto seen = shared_.waker->events();
     CENOTE_ASSIGN(const bool moved, advance());
     if (!moved) doze(cancel, seen);
   }
@@ -155,7 +155,7 @@ Result<void> WorkerImpl::serve(const CancelFlag& cancel) {
   bool closed = true;
   for (auto& lane : shared_.lanes) closed = lane->close(close_patience) && closed;
   if (link_.endpoint) link_.endpoint->close(ended ? "the session is over" : ended.error().message());
-  shared_.waker.detach();
+  shared_.waker->detach();
   if (!closed) {
     // The device still works for this session: what it may call back into has to stay. The process of a
     // worker ends now anyway.

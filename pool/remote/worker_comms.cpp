@@ -41,7 +41,7 @@ Result<void> WorkerLane::on(const CommCreate& c) {
   options.operation_timeout = shared_.options.collective_timeout;
   slot.create_request = c.request;
   slot.context = context_;
-  slot.rank = std::make_unique<CommRank>(shared_.driver, contexts_[context_], control_, shared_.waker,
+  slot.rank = std::make_unique<CommRank>(shared_.driver, contexts_[context_], control_, *shared_.waker,
                                          std::move(options));
   return {};  // answered when the rank has found the others, see poll_comms
 }

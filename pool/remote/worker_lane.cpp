@@ -260,7 +260,7 @@ Result<void> WorkerLane::send_answers() {
 Fence* WorkerLane::place_fence(cuda::Stream stream, std::uint32_t wire, std::uint32_t context) {
   if (fences_free_.empty()) fences_free_.push_back(&fence_store_.emplace_back());
   Fence* const fence = fences_free_.back();
-  fence->waker = &shared_.waker;
+  fence->waker = shared_.waker;
   fence->fired.store(false);
   fence->failed = false;
   fence->stream = stream;

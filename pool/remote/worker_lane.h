@@ -33,7 +33,7 @@ struct WorkerShared {
   cuda::Driver& driver;
   transport::Fabric& fabric;
   const WorkerOptions& options;
-  Waker waker;
+  std::shared_ptr<Waker> waker;
   std::vector<std::unique_ptr<WorkerLane>> lanes{};
   cuda::Context current = nullptr;  ///< of the serving thread
   bool goodbye = false;
