@@ -19,6 +19,8 @@ How to read the rows:
 - **put latency**: one process puts 8 bytes and a signal into the other's memory and waits for the same back; half the
   round trip. `ucx_perftest -t ucp_put_lat` of Debian's UCX 1.13.1 does the same, pinned to the same two cores.
 - **put bandwidth**: puts of 1 MiB, several in flight, until the last one has arrived.
+- **tcp bandwidth**: `ucx_perftest` stays near 0.6 GB/s here, on a quiet machine too, far below what UCX is known to reach
+  over loopback. That row says little; the one against plain blocking sockets is the honest one.
 - **null launches**: 10^6 launches of an empty kernel on a leased, emulated GPU in another process, sent over shared
   memory, until the last one has run; the bar of 2 us a launch stands as the thing it is compared with."""
 
