@@ -25,7 +25,13 @@ void run(Mode mode, std::uint32_t ranks, const std::string& algorithm,
     all.push_back(options_for(mode, r, ranks));
     all.back().algorithm = algorithm;
   }
-  on_threads(std::move(all), body, [](std::uint32_t rank, const Error& error) {
+  // The contract: a rank that others may still be waiting for ends with a barrier before it destroys its
+  // membership.
+  const auto and_barrier = [&body](Communicator& communicator) {
+    body(communicator);
+    if (auto request = communicator.barrier()) (void)communicator.wait(*request, Deadline::never());
+  };
+  on_threads(std::move(all), and_barrier, [](std::uint32_t rank, const Error& error) {
     ADD_FAILURE() << "rank " << rank << ": " << error.message();
   });
 }
