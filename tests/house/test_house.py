@@ -54,7 +54,7 @@ SAMPLES = [
     ("length", "tests/data/a.xml", "x\n" * 5000, []),
     ("paths", "docs/a.md", "see /ho" "me/someone/cenote\n", [1]),
     ("paths", "dev", "cd /wo" "rk/main\n", [1]),
-    ("paths", "docs/a.md", "the folder ./work/main, https://example.org/home/x and $X/home/y\n", []),
+    ("paths", "docs/a.md", "the folder ./home/main, https://example.org/home/x and $X/home/y\n", []),
     ("portable", "CMakeLists.txt", "add_compile_options(-march=nat" "ive)\n", [1]),
     ("portable", "CMakeLists.txt", "add_compile_options(-O2)\n", []),
 ]

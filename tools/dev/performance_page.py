@@ -5,8 +5,9 @@ import sys
 
 HEAD = """# What was measured
 
-One run of `./dev bench --json FILE` on a shared virtual machine with two cores; `tools/dev/performance_page.py` makes
-this page of its rows. Absolute figures do not travel, so read the ratios: each is measured against a peer, or against
+Rows as `./dev bench --json FILE` writes them, on a shared virtual machine with two cores; `tools/dev/performance_page.py`
+makes this page of them. This run took five pairs for the transports and three for the remote GPU: where an interval is
+wide (the uploads), the row says nothing yet. Absolute figures do not travel, so read the ratios: each is measured against a peer, or against
 the machine's own limit, in the same run, in alternating pairs, and carries its 95 % interval. Above 1 is better than
 what it is compared with. `bar` is the least ratio that the project demands of itself.
 
