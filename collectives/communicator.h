@@ -1,13 +1,13 @@
 // Communicator: one rank's membership in a group whose collectives run over the fabric. What a program holds;
 // the C ABI, the pool's workers and the tests all sit on it.
 //
-// Operations are non-blocking: they return a Request that test() or wait() finishes. Several may be in flight;
-// all ranks issue them in the same order. The calling thread progresses its own operations inside test and
-// wait. A communicator belongs to one thread at a time; only abort() may be called from others.
+// Operations are non-blocking: they return a Request that test() or wait() finishes. Several may be in
+// flight; all ranks issue them in the same order. The calling thread progresses its own operations inside
+// test and wait. A communicator belongs to one thread at a time; only abort() may be called from others.
 //
-// Failure: when a peer fails or a deadline passes, the operation ends with an error that names rank, operation,
-// sequence and stage; the communicator is then broken and every later call returns that first error. The other
-// ranks are told, so that they end too. No wrong result is ever reported as right.
+// Failure: when a peer fails or a deadline passes, the operation ends with an error that names rank,
+// operation, sequence and stage; the communicator is then broken and every later call returns that first
+// error. The other ranks are told, so that they end too. No wrong result is ever reported as right.
 #pragma once
 
 #include <cstdint>
@@ -33,53 +33,54 @@ struct CommunicatorOptions {
   std::uint32_t size = 1;
   UniqueId id{};
   transport::FabricOptions fabric{};
-  std::string algorithm = "auto";                          ///< or an algorithm's name, for tests and studies
+  std::string algorithm = "auto";  ///< or an algorithm's name, for tests and studies
   Clock::duration init_timeout = std::chrono::seconds(30);
   Clock::duration operation_timeout = std::chrono::seconds(30);
-  bool check = true;                                       ///< ranks compare what they call, on each operation's first chunk
-  std::size_t chunk_bytes = 128 * 1024;                    ///< unit of pipelining; a multiple of 64
-  std::uint32_t chunks_ahead = 8;                          ///< chunks that may be on their way to one peer
-  const CancelFlag* cancel = nullptr;                      ///< ends init and every wait
-  Ledger* ledger = nullptr;                                ///< operations in flight are listed there; outlives this
-  std::uint64_t group = 0;                                 ///< this group's number in the ledger
+  bool check = true;                     ///< ranks compare what they call, on each operation's first chunk
+  std::size_t chunk_bytes = 128 * 1024;  ///< unit of pipelining; a multiple of 64
+  std::uint32_t chunks_ahead = 8;        ///< chunks that may be on their way to one peer
+  const CancelFlag* cancel = nullptr;    ///< ends init and every wait
+  Ledger* ledger = nullptr;              ///< operations in flight are listed there; outlives this
+  std::uint64_t group = 0;               ///< this group's number in the ledger
 };
 
-/// An operation in flight. Movable. Dropping an unfinished one leaves it in flight; its buffers stay in use until
-/// the communicator is destroyed.
+/// An operation in flight. Movable. Dropping an unfinished one leaves it in flight; its buffers stay in use
+/// until the communicator is destroyed.
 struct Request {
-  std::uint64_t sequence = 0;   ///< 0 = nothing in flight
+  std::uint64_t sequence = 0;  ///< 0 = nothing in flight
 };
 
 struct PeerStats {
   std::uint32_t rank;
-  std::string transport;        ///< "shm", "tcp", "" while nothing was exchanged
-  std::string reason;           ///< why that transport
-  std::uint64_t bytes_sent;     ///< payload put to that peer
+  std::string transport;     ///< "shm", "tcp", "" while nothing was exchanged
+  std::string reason;        ///< why that transport
+  std::uint64_t bytes_sent;  ///< payload put to that peer
   std::uint64_t bytes_received;
 };
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  /// Collective over the ranks of options.id: they agree on everything but fabric, timeouts and cancel, or all fail
-  /// with an error that names a rank and the option (`id` is not looked at for a size of 1). Errors: deadline_exceeded (names the missing ranks), invalid_argument.
+  /// Collective over the ranks of options.id: they agree on everything but fabric, timeouts and cancel, or
+  /// all fail with an error that names a rank and the option (`id` is not looked at for a size of 1). Errors:
+  /// deadline_exceeded (names the missing ranks), invalid_argument.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options);
 
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
 
   /// recv[i] = op over all ranks of send[i]. `send` and `recv` are `count` elements, identical or disjoint.
-  virtual Result<Request> allreduce(const MemoryDescription& send, const MemoryDescription& recv, std::size_t count,
-                                    DataType type, ReduceOp op) = 0;
+  virtual Result<Request> allreduce(const MemoryDescription& send, const MemoryDescription& recv,
+                                    std::size_t count, DataType type, ReduceOp op) = 0;
   /// recv = send of rank 0, send of rank 1, ...; `count` elements from each; recv holds count * size().
-  virtual Result<Request> allgather(const MemoryDescription& send, const MemoryDescription& recv, std::size_t count,
-                                    DataType type) = 0;
+  virtual Result<Request> allgather(const MemoryDescription& send, const MemoryDescription& recv,
+                                    std::size_t count, DataType type) = 0;
   virtual Result<Request> broadcast(const MemoryDescription& buffer, std::size_t count, DataType type,
                                     std::uint32_t root) = 0;
   virtual Result<Request> barrier() = 0;
 
-  /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms, once,
-  /// when a peer was lost without a word: another may know why).
+  /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms,
+  /// once, when a peer was lost without a word: another may know why).
   virtual Result<bool> test(Request& request) = 0;
   virtual Result<void> wait(Request& request, Deadline deadline) = 0;
 

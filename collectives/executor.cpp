@@ -201,8 +201,8 @@ ActiveOperation* Executor::find(std::uint64_t sequence) {
   return nullptr;
 }
 
-// What this rank sent last may still stand in the transport: a rank that went on to compute would leave its peers
-// waiting for it.
+// What this rank sent last may still stand in the transport: a rank that went on to compute would leave its
+// peers waiting for it.
 bool Executor::settled(const ActiveOperation& operation) const {
   if (!operation.finished()) return false;
   return std::ranges::all_of(links_, [](const auto& entry) { return entry.second->link->drained(); });
@@ -274,7 +274,7 @@ Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
       retire();
       return {};
     }
-      if (*moved) continue;
+    if (*moved) continue;
     const auto until = std::min(deadline.when(), operation->deadline.when());
     CENOTE_TRY(on_idle(*operation, Deadline::at(until)));
   }

@@ -35,8 +35,8 @@ struct ExecutorOptions {
   const CancelFlag* cancel = nullptr;
   Ledger* ledger = nullptr;
   std::uint64_t group = 0;
-  /// How long a rank whose link broke without a word listens for one who knows why. A farewell can be lost with the
-  /// connection that it was sent over; another neighbour's is not.
+  /// How long a rank whose link broke without a word listens for one who knows why. A farewell can be lost
+  /// with the connection that it was sent over; another neighbour's is not.
   Clock::duration grace = Clock::duration::zero();
 };
 

@@ -78,10 +78,12 @@ Result<bool> PeerLink::send_data(std::span<const std::byte> bytes, std::uint32_t
     if (full(sent.error())) return false;
     return fail(std::move(sent).error());
   }
-  // While the connection is being made, messages wait on this side. They are done when they are on their way: an
-  // empty put behind them tells. Otherwise a rank could finish and leave before it has said what others wait for.
+  // While the connection is being made, messages wait on this side. They are done when they are on their way:
+  // an empty put behind them tells. Otherwise a rank could finish and leave before it has said what others
+  // wait for.
   bool done = established_;
-  if (!established_) done = !link_.endpoint->put({}, {&no_key, 0}, transport::no_signal, sent_.tail).has_value();
+  if (!established_)
+    done = !link_.endpoint->put({}, {&no_key, 0}, transport::no_signal, sent_.tail).has_value();
   sent_.entries[sent_.tail % sent_capacity] = {owner, sent_.tail, done};
   ++sent_.tail;
   bytes_sent_ += bytes.size();

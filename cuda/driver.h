@@ -3,9 +3,9 @@
 // (pool/remote/client_driver.h). Whoever holds a `Driver` does not know which one it is.
 //
 // Semantics are those of the CUDA driver API: each method is the function `cu<Name>` of its newest 64-bit
-// version, takes the same arguments in the same order, returns the same codes, and reports asynchronous errors
-// at the same later calls. As there, the current context belongs to the calling thread (and here to the Driver
-// instance: two instances in one process do not see each other). Thread-safe. No method throws.
+// version, takes the same arguments in the same order, returns the same codes, and reports asynchronous
+// errors at the same later calls. As there, the current context belongs to the calling thread (and here to
+// the Driver instance: two instances in one process do not see each other). Thread-safe. No method throws.
 // Source: CUDA Driver API reference, 13.0.
 #pragma once
 
@@ -74,37 +74,86 @@ using DeviceId = int;             ///< CUdevice
 using Context = struct ContextTag*;    ///< CUcontext
 using Module = struct ModuleTag*;      ///< CUmodule
 using Function = struct FunctionTag*;  ///< CUfunction
-using Stream = struct StreamTag*;      ///< CUstream; nullptr = the legacy default stream, 1 = legacy, 2 = per thread
-using Event = struct EventTag*;        ///< CUevent
+using Stream =
+    struct StreamTag*;  ///< CUstream; nullptr = the legacy default stream, 1 = legacy, 2 = per thread
+using Event = struct EventTag*;          ///< CUevent
 using AllocationHandle = std::uint64_t;  ///< CUmemGenericAllocationHandle
 using HostFn = void (*)(void* user);
 
-struct DeviceUuid { std::uint8_t bytes[16]; };
-struct IpcMemHandle { std::uint8_t bytes[64]; };
+struct DeviceUuid {
+  std::uint8_t bytes[16];
+};
+struct IpcMemHandle {
+  std::uint8_t bytes[64];
+};
 
 /// CUdevice_attribute, the ones asked for here.
 enum class DeviceAttribute : int {
-  max_threads_per_block = 1, max_block_dim_x = 2, max_block_dim_y = 3, max_block_dim_z = 4,
-  max_grid_dim_x = 5, max_grid_dim_y = 6, max_grid_dim_z = 7, max_shared_memory_per_block = 8,
-  total_constant_memory = 9, warp_size = 10, clock_rate_khz = 13, multiprocessor_count = 16,
-  integrated = 18, can_map_host_memory = 19, compute_mode = 20, concurrent_kernels = 31, ecc_enabled = 32,
-  pci_bus_id = 33, pci_device_id = 34, memory_clock_khz = 36, memory_bus_width = 37, l2_cache_size = 38,
-  max_threads_per_multiprocessor = 39, async_engine_count = 40, unified_addressing = 41, pci_domain_id = 50,
-  compute_capability_major = 75, compute_capability_minor = 76, managed_memory = 83,
-  max_shared_memory_per_block_optin = 97, virtual_memory_management = 102,
-  handle_type_posix_file_descriptor = 103, gpu_direct_rdma = 116, gpu_direct_rdma_flush_writes_options = 117,
-  gpu_direct_rdma_writes_ordering = 118, dma_buf_supported = 124,
+  max_threads_per_block = 1,
+  max_block_dim_x = 2,
+  max_block_dim_y = 3,
+  max_block_dim_z = 4,
+  max_grid_dim_x = 5,
+  max_grid_dim_y = 6,
+  max_grid_dim_z = 7,
+  max_shared_memory_per_block = 8,
+  total_constant_memory = 9,
+  warp_size = 10,
+  clock_rate_khz = 13,
+  multiprocessor_count = 16,
+  integrated = 18,
+  can_map_host_memory = 19,
+  compute_mode = 20,
+  concurrent_kernels = 31,
+  ecc_enabled = 32,
+  pci_bus_id = 33,
+  pci_device_id = 34,
+  memory_clock_khz = 36,
+  memory_bus_width = 37,
+  l2_cache_size = 38,
+  max_threads_per_multiprocessor = 39,
+  async_engine_count = 40,
+  unified_addressing = 41,
+  pci_domain_id = 50,
+  compute_capability_major = 75,
+  compute_capability_minor = 76,
+  managed_memory = 83,
+  max_shared_memory_per_block_optin = 97,
+  virtual_memory_management = 102,
+  handle_type_posix_file_descriptor = 103,
+  gpu_direct_rdma = 116,
+  gpu_direct_rdma_flush_writes_options = 117,
+  gpu_direct_rdma_writes_ordering = 118,
+  dma_buf_supported = 124,
 };
 enum class PointerAttribute : int {
-  context = 1, memory_type = 2, device_pointer = 3, host_pointer = 4, is_managed = 8, device_ordinal = 9,
-  range_start_address = 11, range_size = 12, mapped = 13,
+  context = 1,
+  memory_type = 2,
+  device_pointer = 3,
+  host_pointer = 4,
+  is_managed = 8,
+  device_ordinal = 9,
+  range_start_address = 11,
+  range_size = 12,
+  mapped = 13,
 };
 enum class FunctionAttribute : int {
-  max_threads_per_block = 0, shared_size_bytes = 1, const_size_bytes = 2, local_size_bytes = 3, num_regs = 4,
-  ptx_version = 5, binary_version = 6, max_dynamic_shared_size_bytes = 8,
+  max_threads_per_block = 0,
+  shared_size_bytes = 1,
+  const_size_bytes = 2,
+  local_size_bytes = 3,
+  num_regs = 4,
+  ptx_version = 5,
+  binary_version = 6,
+  max_dynamic_shared_size_bytes = 8,
 };
 enum StreamFlags : unsigned { stream_default = 0, stream_non_blocking = 1 };
-enum EventFlags : unsigned { event_default = 0, event_blocking_sync = 1, event_disable_timing = 2, event_interprocess = 4 };
+enum EventFlags : unsigned {
+  event_default = 0,
+  event_blocking_sync = 1,
+  event_disable_timing = 2,
+  event_interprocess = 4
+};
 enum WaitValueFlags : unsigned { wait_geq = 0, wait_eq = 1, wait_and = 2, wait_nor = 3 };
 
 /// One kernel launch. `params[i]` points at argument i, as in cuLaunchKernel; sizes come from the kernel.
@@ -115,7 +164,10 @@ struct LaunchConfig {
 };
 
 /// One kernel parameter: where it lies in the packed parameter buffer.
-struct ParamInfo { std::size_t offset; std::size_t size; };
+struct ParamInfo {
+  std::size_t offset;
+  std::size_t size;
+};
 
 class Driver {
  public:
@@ -165,12 +217,14 @@ class Driver {
   virtual Status ipc_close_mem_handle(DevicePtr pointer) = 0;
 
   // virtual memory management: reserve a range, make memory, map it there
-  virtual Status mem_address_reserve(DevicePtr* pointer, std::size_t bytes, std::size_t alignment, DevicePtr hint) = 0;
+  virtual Status mem_address_reserve(DevicePtr* pointer, std::size_t bytes, std::size_t alignment,
+                                     DevicePtr hint) = 0;
   virtual Status mem_address_free(DevicePtr pointer, std::size_t bytes) = 0;
   /// cuMemCreate with a pinned allocation on `device`, cuMemGetAllocationGranularity for the same.
   virtual Status mem_create(AllocationHandle* handle, std::size_t bytes, DeviceId device) = 0;
   virtual Status mem_release(AllocationHandle handle) = 0;
-  virtual Status mem_map(DevicePtr pointer, std::size_t bytes, std::size_t offset, AllocationHandle handle) = 0;
+  virtual Status mem_map(DevicePtr pointer, std::size_t bytes, std::size_t offset,
+                         AllocationHandle handle) = 0;
   virtual Status mem_unmap(DevicePtr pointer, std::size_t bytes) = 0;
   /// cuMemSetAccess for one device, read and write.
   virtual Status mem_set_access(DevicePtr pointer, std::size_t bytes, DeviceId device) = 0;
@@ -197,8 +251,10 @@ class Driver {
   virtual Status stream_synchronize(Stream stream) = 0;
   virtual Status stream_query(Stream stream) = 0;
   virtual Status stream_wait_event(Stream stream, Event event, unsigned flags) = 0;
-  virtual Status stream_wait_value32(Stream stream, DevicePtr address, std::uint32_t value, unsigned flags) = 0;
-  virtual Status stream_write_value32(Stream stream, DevicePtr address, std::uint32_t value, unsigned flags) = 0;
+  virtual Status stream_wait_value32(Stream stream, DevicePtr address, std::uint32_t value,
+                                     unsigned flags) = 0;
+  virtual Status stream_write_value32(Stream stream, DevicePtr address, std::uint32_t value,
+                                      unsigned flags) = 0;
   /// The function may not call the driver, as in CUDA.
   virtual Status launch_host_func(Stream stream, HostFn function, void* user) = 0;
   virtual Status event_create(Event* event, unsigned flags) = 0;
@@ -209,20 +265,23 @@ class Driver {
   virtual Status event_elapsed_time(float* ms, Event start, Event end) = 0;
 
   // modules and launches
-  /// `image` is PTX text (NUL-terminated), a fatbin container or its wrapper. `size` = bytes of `image` known to
-  /// be readable; CUDA does not pass it, the remote protocol needs it. 0 = unknown, trust the image's own lengths.
+  /// `image` is PTX text (NUL-terminated), a fatbin container or its wrapper. `size` = bytes of `image` known
+  /// to be readable; CUDA does not pass it, the remote protocol needs it. 0 = unknown, trust the image's own
+  /// lengths.
   virtual Status module_load_data(Module* module, const void* image, std::size_t size) = 0;
   virtual Status module_unload(Module module) = 0;
   virtual Status module_get_function(Function* function, Module module, const char* name) = 0;
-  virtual Status module_get_global(DevicePtr* pointer, std::size_t* bytes, Module module, const char* name) = 0;
+  virtual Status module_get_global(DevicePtr* pointer, std::size_t* bytes, Module module,
+                                   const char* name) = 0;
   virtual Status func_get_attribute(int* value, FunctionAttribute attribute, Function function) = 0;
   virtual Status func_set_attribute(Function function, FunctionAttribute attribute, int value) = 0;
   /// cuFuncGetParamInfo: invalid_value when the kernel has no parameter of that index.
   virtual Status func_get_param_info(ParamInfo* info, Function function, std::size_t index) = 0;
-  virtual Status launch_kernel(Function function, const LaunchConfig& config, Stream stream, void** params) = 0;
+  virtual Status launch_kernel(Function function, const LaunchConfig& config, Stream stream,
+                               void** params) = 0;
   /// The same with the parameters already packed (CU_LAUNCH_PARAM_BUFFER_POINTER).
-  virtual Status launch_kernel_packed(Function function, const LaunchConfig& config, Stream stream, const void* buffer,
-                                      std::size_t bytes) = 0;
+  virtual Status launch_kernel_packed(Function function, const LaunchConfig& config, Stream stream,
+                                      const void* buffer, std::size_t bytes) = 0;
 };
 
 }  // namespace cenote::cuda

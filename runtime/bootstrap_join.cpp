@@ -299,7 +299,8 @@ Result<void> Joiner::step_children() {
       channel.fill();  // only to see whether it is still there
     }
     if (channel.closed() && !stands_) {
-      // It may come back. Until then this subtree is not ready: the parent learns that from the end of our link.
+      // It may come back. Until then this subtree is not ready: the parent learns that from the end of our
+      // link.
       if (said_ready_) ask_parent_again();
       at = children_.erase(at);
     } else {

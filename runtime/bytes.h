@@ -14,7 +14,8 @@
 
 namespace cenote {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little endian; add swaps for this machine");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little endian; add swaps for this machine");
 
 using Bytes = std::vector<std::byte>;
 
@@ -34,9 +35,14 @@ class Writer {
     return *this;
   }
   /// Bytes as they are, without a length.
-  Writer& raw(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); return *this; }
+  Writer& raw(std::span<const std::byte> bytes) {
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
+    return *this;
+  }
   /// A u32 length, then the bytes.
-  Writer& blob(std::span<const std::byte> bytes) { return put(static_cast<std::uint32_t>(bytes.size())).raw(bytes); }
+  Writer& blob(std::span<const std::byte> bytes) {
+    return put(static_cast<std::uint32_t>(bytes.size())).raw(bytes);
+  }
   Writer& text(std::string_view text) { return blob(as_bytes(text)); }
 
   [[nodiscard]] const Bytes& bytes() const { return out_; }
@@ -67,7 +73,10 @@ class Reader {
   }
   /// A view into the input; empty and bad() when fewer than `count` bytes are left.
   std::span<const std::byte> raw(std::size_t count) {
-    if (bad_ || count > in_.size()) { bad_ = true; return {}; }
+    if (bad_ || count > in_.size()) {
+      bad_ = true;
+      return {};
+    }
     auto head = in_.first(count);
     in_ = in_.subspan(count);
     return head;

@@ -14,7 +14,8 @@ namespace cenote {
 enum class MemoryKind : std::uint8_t {
   host,    ///< the CPU reads and writes it at `address`
   device,  ///< `address` means something only to the device; the CPU goes through `DeviceAccess`
-  remote,  ///< it lives behind a lease, on another process or machine: send the work there, never pull it here
+  remote,  ///< it lives behind a lease, on another process or machine: send the work there, never pull it
+           ///< here
 };
 
 /// How the CPU reaches device memory: staged copies through the device's driver. Both calls return when the
@@ -23,19 +24,20 @@ struct DeviceAccess {
   std::function<Result<void>(std::byte* host, std::uint64_t device, std::size_t bytes)> read;
   std::function<Result<void>(std::uint64_t device, const std::byte* host, std::size_t bytes)> write;
   /// dst[i] = op(dst[i], src[i]) by a kernel, where the device has one; empty = reduce on the CPU.
-  std::function<Result<void>(std::uint64_t dst, std::uint64_t src, std::size_t count, int type, int op)> reduce;
+  std::function<Result<void>(std::uint64_t dst, std::uint64_t src, std::size_t count, int type, int op)>
+      reduce;
 };
 
 /// Owned by nobody: describes memory that outlives the operation it is given to.
 struct MemoryDescription {
   MemoryKind kind = MemoryKind::host;
-  std::uint64_t address = 0;     ///< host pointer or device address
-  std::size_t size = 0;          ///< bytes
-  bool cpu_readable = true;      ///< a load at `address` works
-  bool exportable = false;       ///< another process can open it (memfd, CUDA IPC)
-  bool dmabuf = false;           ///< the driver can export it as a dma-buf
+  std::uint64_t address = 0;       ///< host pointer or device address
+  std::size_t size = 0;            ///< bytes
+  bool cpu_readable = true;        ///< a load at `address` works
+  bool exportable = false;         ///< another process can open it (memfd, CUDA IPC)
+  bool dmabuf = false;             ///< the driver can export it as a dma-buf
   bool flush_before_read = false;  ///< data put there by a NIC is visible only after a flush
-  std::string home{};            ///< "host", "cuda:0", "lease 7f3a/cuda:1": for errors and for `remote`
+  std::string home{};              ///< "host", "cuda:0", "lease 7f3a/cuda:1": for errors and for `remote`
   std::shared_ptr<const DeviceAccess> device{};  ///< set when kind == device
 
   static MemoryDescription of_host(const void* pointer, std::size_t bytes) {

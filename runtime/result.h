@@ -11,19 +11,19 @@ namespace cenote {
 
 /// What kind of failure it was; what a program may branch on. The text is in Error.
 enum class ErrorCode : std::uint8_t {
-  invalid_argument,     ///< the caller asked for something undefined; retrying is useless
-  not_supported,        ///< defined, but not by this device, transport or build
-  not_found,            ///< no such lease, file, symbol, setting
-  already_exists,       ///< port in use, second broker on one store
-  permission_denied,    ///< bad signature, missing key, expired lease, older epoch
-  resource_exhausted,   ///< no free GPU, out of memory, queue full
-  deadline_exceeded,    ///< a wait ended at its deadline
-  cancelled,            ///< a wait ended because its cancel flag was raised
-  peer_failed,          ///< the other side died, was cut off or hung
-  protocol_error,       ///< the other side sent bytes that make no sense
-  system_error,         ///< a system call failed; `native` is errno
-  driver_error,         ///< the GPU driver refused; `native` is its CUresult
-  internal,             ///< a bug of ours
+  invalid_argument,    ///< the caller asked for something undefined; retrying is useless
+  not_supported,       ///< defined, but not by this device, transport or build
+  not_found,           ///< no such lease, file, symbol, setting
+  already_exists,      ///< port in use, second broker on one store
+  permission_denied,   ///< bad signature, missing key, expired lease, older epoch
+  resource_exhausted,  ///< no free GPU, out of memory, queue full
+  deadline_exceeded,   ///< a wait ended at its deadline
+  cancelled,           ///< a wait ended because its cancel flag was raised
+  peer_failed,         ///< the other side died, was cut off or hung
+  protocol_error,      ///< the other side sent bytes that make no sense
+  system_error,        ///< a system call failed; `native` is errno
+  driver_error,        ///< the GPU driver refused; `native` is its CUresult
+  internal,            ///< a bug of ours
 };
 
 std::string_view to_string(ErrorCode code);
@@ -44,10 +44,22 @@ struct Error {
   /// remedy, where there is one.
   [[nodiscard]] std::string message() const;
 
-  Error& on(std::string where) & { device = std::move(where); return *this; }
-  Error&& on(std::string where) && { device = std::move(where); return std::move(*this); }
-  Error&& with(std::string whom) && { peer = std::move(whom); return std::move(*this); }
-  Error&& fix(std::string what) && { remedy = std::move(what); return std::move(*this); }
+  Error& on(std::string where) & {
+    device = std::move(where);
+    return *this;
+  }
+  Error&& on(std::string where) && {
+    device = std::move(where);
+    return std::move(*this);
+  }
+  Error&& with(std::string whom) && {
+    peer = std::move(whom);
+    return std::move(*this);
+  }
+  Error&& fix(std::string what) && {
+    remedy = std::move(what);
+    return std::move(*this);
+  }
 };
 
 template <class T>
@@ -68,16 +80,17 @@ Error system_error(std::string stage, int error_number);
 #define CENOTE_CONCAT(a, b) CENOTE_CONCAT_INNER(a, b)
 
 /// Returns the error of a Result<void> expression to the caller.
-#define CENOTE_TRY(expression)                                               \
-  do {                                                                       \
-    auto cenote_try_result = (expression);                                   \
+#define CENOTE_TRY(expression)                                                           \
+  do {                                                                                   \
+    auto cenote_try_result = (expression);                                               \
     if (!cenote_try_result) return ::cenote::fail(std::move(cenote_try_result).error()); \
   } while (false)
 
-/// `CENOTE_ASSIGN(auto fd, open_socket());` binds the value, or returns the error to the caller.  NOLINTBEGIN(bugprone-macro-parentheses): a declaration
+/// `CENOTE_ASSIGN(auto fd, open_socket());` binds the value, or returns the error to the caller.
+/// NOLINTBEGIN(bugprone-macro-parentheses): a declaration
 #define CENOTE_ASSIGN(declaration, expression) \
   CENOTE_ASSIGN_INNER(CENOTE_CONCAT(cenote_assign_, __LINE__), declaration, expression)
-#define CENOTE_ASSIGN_INNER(name, declaration, expression)             \
-  auto name = (expression);                                            \
-  if (!name) return ::cenote::fail(std::move(name).error());           \
+#define CENOTE_ASSIGN_INNER(name, declaration, expression)   \
+  auto name = (expression);                                  \
+  if (!name) return ::cenote::fail(std::move(name).error()); \
   declaration = std::move(*name)  // NOLINTEND(bugprone-macro-parentheses)

@@ -106,9 +106,9 @@ class Endpoint {
   [[nodiscard]] virtual std::uint64_t signal(std::uint32_t slot) const = 0;
   /// Takes up to out.size() finished operations. Puts, gets and atomics each complete exactly once.
   virtual std::size_t poll(std::span<Completion> out) = 0;
-  /// Whether everything posted here has left this side: the kernel or the peer's memory has it. Until then the peer
-  /// may wait for a progress() of this side, however complete the operations are: who wants to stop progressing
-  /// (to compute, to sleep elsewhere) waits for it first. True of a failed endpoint.
+  /// Whether everything posted here has left this side: the kernel or the peer's memory has it. Until then
+  /// the peer may wait for a progress() of this side, however complete the operations are: who wants to stop
+  /// progressing (to compute, to sleep elsewhere) waits for it first. True of a failed endpoint.
   [[nodiscard]] virtual bool drained() const = 0;
   /// nullopt while the endpoint is well.
   [[nodiscard]] virtual std::optional<Error> failure() const = 0;

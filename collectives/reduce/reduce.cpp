@@ -75,8 +75,7 @@ bool supported(Width width) {
       return __builtin_cpu_supports("avx2") != 0 && has_f16c();
     case Width::avx512:
       return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-             has_f16c();
+             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 && has_f16c();
   }
   return false;
 #else

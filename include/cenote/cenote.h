@@ -1,16 +1,18 @@
 /* The C interface of libcenote: communicators whose collectives run over shared memory and TCP.
  *
  * General rules
- *  - Every function that can fail returns a cenote_status. CENOTE_SUCCESS is 0. The text of the last failure on the
- *    calling thread is cenote_last_error(): it names the stage, the device and the peer, the exact cause, and what
- *    can be done.
- *  - Structs that may grow begin with `size`, which the caller sets to sizeof(the struct) as it knows it. Fields
- *    beyond that size take their defaults; zero means "default" in every field that says so.
- *  - Handles are made by *_create and ended by *_destroy. Destroying NULL does nothing. No destroy waits for a peer.
+ *  - Every function that can fail returns a cenote_status. CENOTE_SUCCESS is 0. The text of the last failure
+ * on the calling thread is cenote_last_error(): it names the stage, the device and the peer, the exact cause,
+ * and what can be done.
+ *  - Structs that may grow begin with `size`, which the caller sets to sizeof(the struct) as it knows it.
+ * Fields beyond that size take their defaults; zero means "default" in every field that says so.
+ *  - Handles are made by *_create and ended by *_destroy. Destroying NULL does nothing. No destroy waits for
+ * a peer.
  *  - Nothing throws, exits, aborts the process, reads the environment or changes signal handlers.
- *  - Threads: a context may be used by all threads at once. A communicator belongs to one thread at a time (the
- *    owner may change with any synchronisation); only cenote_comm_abort may be called from others. Different
- *    communicators are independent. The library makes no thread but the one that serves a cenote_unique_id.
+ *  - Threads: a context may be used by all threads at once. A communicator belongs to one thread at a time
+ * (the owner may change with any synchronisation); only cenote_comm_abort may be called from others.
+ * Different communicators are independent. The library makes no thread but the one that serves a
+ * cenote_unique_id.
  *  - A child of fork() may not use what its parent made.
  */
 #ifndef CENOTE_CENOTE_H
@@ -31,37 +33,41 @@ extern "C" {
 #define CENOTE_API
 #endif
 
-/* ---- errors and version ---------------------------------------------------------------------------------- */
+/* ---- errors and version ----------------------------------------------------------------------------------
+ */
 
 /** What kind of failure it was; what a program may branch on. New values are added at the end. */
-typedef CENOTE_ENUM(cenote_status) {
-  CENOTE_SUCCESS = 0,
-  CENOTE_INVALID_ARGUMENT = 1,   /**< the caller asked for something undefined; retrying is useless */
-  CENOTE_NOT_SUPPORTED = 2,      /**< defined, but not by this device, transport or build */
-  CENOTE_NOT_FOUND = 3,
-  CENOTE_ALREADY_EXISTS = 4,
-  CENOTE_PERMISSION_DENIED = 5,
-  CENOTE_RESOURCE_EXHAUSTED = 6, /**< out of memory, descriptors, queue space */
-  CENOTE_DEADLINE_EXCEEDED = 7,  /**< a wait ended at its deadline; the text names the rank that held it up */
-  CENOTE_CANCELLED = 8,          /**< cenote_comm_abort was called on this rank */
-  CENOTE_PEER_FAILED = 9,        /**< a rank died, was cut off or gave up; the text names the rank that began it */
-  CENOTE_PROTOCOL_ERROR = 10,
-  CENOTE_SYSTEM_ERROR = 11,
-  CENOTE_DRIVER_ERROR = 12,      /**< the GPU driver, or a cenote_device_access of the caller, refused */
-  CENOTE_INTERNAL = 13           /**< a bug of the library */
+typedef CENOTE_ENUM(cenote_status){
+    CENOTE_SUCCESS = 0,
+    CENOTE_INVALID_ARGUMENT = 1, /**< the caller asked for something undefined; retrying is useless */
+    CENOTE_NOT_SUPPORTED = 2,    /**< defined, but not by this device, transport or build */
+    CENOTE_NOT_FOUND = 3,
+    CENOTE_ALREADY_EXISTS = 4,
+    CENOTE_PERMISSION_DENIED = 5,
+    CENOTE_RESOURCE_EXHAUSTED = 6, /**< out of memory, descriptors, queue space */
+    CENOTE_DEADLINE_EXCEEDED =
+        7,                  /**< a wait ended at its deadline; the text names the rank that held it up */
+    CENOTE_CANCELLED = 8,   /**< cenote_comm_abort was called on this rank */
+    CENOTE_PEER_FAILED = 9, /**< a rank died, was cut off or gave up; the text names the rank that began it */
+    CENOTE_PROTOCOL_ERROR = 10,
+    CENOTE_SYSTEM_ERROR = 11,
+    CENOTE_DRIVER_ERROR = 12, /**< the GPU driver, or a cenote_device_access of the caller, refused */
+    CENOTE_INTERNAL = 13      /**< a bug of the library */
 } cenote_status;
 
-/** Text of the last call that failed on this thread; "" if none has. Valid until the next failure on this thread. */
+/** Text of the last call that failed on this thread; "" if none has. Valid until the next failure on this
+ * thread. */
 CENOTE_API const char* cenote_last_error(void);
 
 /** "peer failed" for CENOTE_PEER_FAILED. A constant string; "unknown status" for other values. */
 CENOTE_API const char* cenote_status_text(cenote_status status);
 
-/** Version as major * 10000 + minor * 100 + patch. Programs built against one major version run with all later
- *  minor ones. */
+/** Version as major * 10000 + minor * 100 + patch. Programs built against one major version run with all
+ * later minor ones. */
 CENOTE_API uint32_t cenote_version(void);
 
-/* ---- context ---------------------------------------------------------------------------------------------- */
+/* ---- context ----------------------------------------------------------------------------------------------
+ */
 
 /** Owns what its communicators share. Several may live in one process; they know nothing of each other. */
 typedef struct cenote_context cenote_context;
@@ -69,43 +75,46 @@ typedef struct cenote_context cenote_context;
 typedef struct cenote_context_options {
   size_t size;            /**< sizeof(cenote_context_options) */
   const char* transports; /**< in order of preference, comma-separated: "shm,tcp" (also the default, NULL) */
-  const char* host;       /**< address of this machine that TCP listens on and tells its peers; NULL: "127.0.0.1" */
+  const char* host; /**< address of this machine that TCP listens on and tells its peers; NULL: "127.0.0.1" */
 } cenote_context_options;
 
 /** `options` may be NULL; its strings are copied. Errors: CENOTE_INVALID_ARGUMENT. */
-CENOTE_API cenote_status cenote_context_create(const cenote_context_options* options, cenote_context** context);
+CENOTE_API cenote_status cenote_context_create(const cenote_context_options* options,
+                                               cenote_context** context);
 
 /** Ends the context and the unique ids that it made. Destroy its communicators first. */
 CENOTE_API void cenote_context_destroy(cenote_context* context);
 
-/* ---- communicators ---------------------------------------------------------------------------------------- */
+/* ---- communicators ----------------------------------------------------------------------------------------
+ */
 
-/** Names a group that is about to form: plain text without blanks, ending in a 0. One rank creates it and passes it
- *  to the others by any channel it trusts (whoever knows it can join). */
+/** Names a group that is about to form: plain text without blanks, ending in a 0. One rank creates it and
+ * passes it to the others by any channel it trusts (whoever knows it can join). */
 typedef struct cenote_unique_id {
   char text[256];
 } cenote_unique_id;
 
-/** Creates an id and serves it (on the context's `host`, with a thread) until the context is destroyed: keep the
- *  context until cenote_comm_create has returned on every rank. Errors: CENOTE_SYSTEM_ERROR. */
+/** Creates an id and serves it (on the context's `host`, with a thread) until the context is destroyed: keep
+ * the context until cenote_comm_create has returned on every rank. Errors: CENOTE_SYSTEM_ERROR. */
 CENOTE_API cenote_status cenote_unique_id_create(cenote_context* context, cenote_unique_id* id);
 
 /** One rank's membership in a group. */
 typedef struct cenote_comm cenote_comm;
 
 typedef struct cenote_comm_options {
-  size_t size;                   /**< sizeof(cenote_comm_options) */
-  uint32_t rank;                 /**< 0 .. ranks - 1 */
-  uint32_t ranks;                /**< of the group, at least 1 */
-  cenote_unique_id id;           /**< the same at all ranks; not looked at when ranks is 1 */
-  const char* algorithm;         /**< NULL or "auto": by size; or "ring", "recursive_doubling". The same at all ranks */
+  size_t size;         /**< sizeof(cenote_comm_options) */
+  uint32_t rank;       /**< 0 .. ranks - 1 */
+  uint32_t ranks;      /**< of the group, at least 1 */
+  cenote_unique_id id; /**< the same at all ranks; not looked at when ranks is 1 */
+  const char*
+      algorithm; /**< NULL or "auto": by size; or "ring", "recursive_doubling". The same at all ranks */
   uint32_t init_timeout_ms;      /**< for cenote_comm_create; 0: 30 s */
   uint32_t operation_timeout_ms; /**< for each operation, from its start; 0: 30 s */
-  uint32_t no_check;             /**< 1: do not compare on each operation what the ranks call. The same at all ranks */
+  uint32_t no_check; /**< 1: do not compare on each operation what the ranks call. The same at all ranks */
 } cenote_comm_options;
 
-/** Collective: returns when all ranks have called it. Errors: CENOTE_DEADLINE_EXCEEDED (names the missing ranks),
- *  CENOTE_INVALID_ARGUMENT (also where ranks disagree about an option: names rank and option). */
+/** Collective: returns when all ranks have called it. Errors: CENOTE_DEADLINE_EXCEEDED (names the missing
+ * ranks), CENOTE_INVALID_ARGUMENT (also where ranks disagree about an option: names rank and option). */
 CENOTE_API cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_options* options,
                                             cenote_comm** comm);
 
@@ -113,14 +122,15 @@ CENOTE_API cenote_status cenote_comm_create(cenote_context* context, const cenot
  *  CENOTE_PEER_FAILED; a rank that others may still be waiting for calls cenote_barrier first. */
 CENOTE_API void cenote_comm_destroy(cenote_comm* comm);
 
-/** Ends everything in flight with CENOTE_CANCELLED here and CENOTE_PEER_FAILED at the others, who are told `reason`
- *  (may be NULL). Never waits. From any thread, while the communicator exists. */
+/** Ends everything in flight with CENOTE_CANCELLED here and CENOTE_PEER_FAILED at the others, who are told
+ * `reason` (may be NULL). Never waits. From any thread, while the communicator exists. */
 CENOTE_API void cenote_comm_abort(cenote_comm* comm, const char* reason);
 
 CENOTE_API uint32_t cenote_comm_rank(const cenote_comm* comm);
 CENOTE_API uint32_t cenote_comm_ranks(const cenote_comm* comm);
 
-/* ---- operations -------------------------------------------------------------------------------------------- */
+/* ---- operations
+ * -------------------------------------------------------------------------------------------- */
 
 /** An operation in flight. A plain value; {0} = nothing in flight. Its buffers belong to the library until
  *  cenote_test or cenote_wait has ended it, or the communicator is destroyed. */
@@ -128,8 +138,9 @@ typedef struct cenote_request {
   uint64_t sequence;
 } cenote_request;
 
-/** How the library reaches device memory: copies that have arrived when they return. 0 = success, anything else is
- *  reported as the driver's code. Called on the thread that calls cenote_*, never after the communicator's end. */
+/** How the library reaches device memory: copies that have arrived when they return. 0 = success, anything
+ * else is reported as the driver's code. Called on the thread that calls cenote_*, never after the
+ * communicator's end. */
 typedef struct cenote_device_access {
   size_t size; /**< sizeof(cenote_device_access) */
   void* user;
@@ -139,26 +150,27 @@ typedef struct cenote_device_access {
 
 /** A buffer: host memory when `access` is NULL, device memory otherwise. */
 typedef struct cenote_buffer {
-  size_t size;      /**< sizeof(cenote_buffer) */
-  uint64_t address; /**< host pointer, or device address */
-  size_t bytes;     /**< that may be touched from there on */
+  size_t size;                        /**< sizeof(cenote_buffer) */
+  uint64_t address;                   /**< host pointer, or device address */
+  size_t bytes;                       /**< that may be touched from there on */
   const cenote_device_access* access; /**< copied during the call, not kept */
 } cenote_buffer;
 
-/* All ranks start the same operations in the same order. Starting never blocks; cenote_test and cenote_wait make
- * progress. Several operations may be in flight on one communicator. After a failure the communicator is broken:
- * every later call returns the first failure, and the contents of buffers in flight are undefined. `count` is in
- * elements of `type`. Errors of all four: CENOTE_INVALID_ARGUMENT, and those of a broken communicator. */
+/* All ranks start the same operations in the same order. Starting never blocks; cenote_test and cenote_wait
+ * make progress. Several operations may be in flight on one communicator. After a failure the communicator is
+ * broken: every later call returns the first failure, and the contents of buffers in flight are undefined.
+ * `count` is in elements of `type`. Errors of all four: CENOTE_INVALID_ARGUMENT, and those of a broken
+ * communicator. */
 
-/** recv[i] = op over all ranks of send[i], for `count` elements; the same bits at every rank, and on every run, whatever
- *  the transport. send and recv are the same buffer, or do not overlap. CENOTE_MIN and CENOTE_MAX propagate NaN
- *  (IEEE 754-2019 minimum and maximum); integer sums wrap around; 16-bit floats are summed in float, rounded each
- *  time. */
+/** recv[i] = op over all ranks of send[i], for `count` elements; the same bits at every rank, and on every
+ * run, whatever the transport. send and recv are the same buffer, or do not overlap. CENOTE_MIN and
+ * CENOTE_MAX propagate NaN (IEEE 754-2019 minimum and maximum); integer sums wrap around; 16-bit floats are
+ * summed in float, rounded each time. */
 CENOTE_API cenote_status cenote_allreduce(cenote_comm* comm, const void* send, void* recv, size_t count,
                                           cenote_type type, cenote_op op, cenote_request* request);
 
-/** recv = send of rank 0, send of rank 1, ...: `count` elements from each, count * ranks in recv. In place: send is
- *  recv + rank * count elements. */
+/** recv = send of rank 0, send of rank 1, ...: `count` elements from each, count * ranks in recv. In place:
+ * send is recv + rank * count elements. */
 CENOTE_API cenote_status cenote_allgather(cenote_comm* comm, const void* send, void* recv, size_t count,
                                           cenote_type type, cenote_request* request);
 
@@ -179,12 +191,12 @@ CENOTE_API cenote_status cenote_allgather_buffers(cenote_comm* comm, const cenot
 CENOTE_API cenote_status cenote_broadcast_buffer(cenote_comm* comm, const cenote_buffer* buffer, size_t count,
                                                  cenote_type type, uint32_t root, cenote_request* request);
 
-/** *done = 1: complete, and the request is {0} again; 0: call again. Makes progress, never blocks. A request of {0}
- *  is complete. Errors: how the operation failed (the request is then {0}). */
+/** *done = 1: complete, and the request is {0} again; 0: call again. Makes progress, never blocks. A request
+ * of {0} is complete. Errors: how the operation failed (the request is then {0}). */
 CENOTE_API cenote_status cenote_test(cenote_comm* comm, cenote_request* request, int* done);
 
-/** Waits until the operation is complete, its deadline has passed, or `timeout_ms` have (0: only its own deadline).
- *  Spins briefly, then sleeps in the kernel. Errors: how the operation failed. */
+/** Waits until the operation is complete, its deadline has passed, or `timeout_ms` have (0: only its own
+ * deadline). Spins briefly, then sleeps in the kernel. Errors: how the operation failed. */
 CENOTE_API cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t timeout_ms);
 
 #ifdef __cplusplus

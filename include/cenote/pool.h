@@ -1,16 +1,18 @@
 /* The C interface of libcenote-pool: leases GPUs of a pool and works on them.
  *
  *   cenote_pool* pool;    cenote_pool_connect(NULL, &pool);
- *   cenote_lease* lease;  cenote_pool_lease(pool, &(cenote_lease_options){sizeof(cenote_lease_options), 2}, &lease);
- *   cenote_gpus* gpus;    cenote_lease_open(lease, 0, &gpus);
- *   uint64_t buffer;      cenote_gpu_alloc(gpus, 0, 1 << 20, &buffer);
+ *   cenote_lease* lease;  cenote_pool_lease(pool, &(cenote_lease_options){sizeof(cenote_lease_options), 2},
+ * &lease); cenote_gpus* gpus;    cenote_lease_open(lease, 0, &gpus); uint64_t buffer; cenote_gpu_alloc(gpus,
+ * 0, 1 << 20, &buffer);
  *   ...
- *   cenote_gpus_close(gpus);  cenote_lease_release(lease, 0);  cenote_lease_destroy(lease);  cenote_pool_destroy(pool);
+ *   cenote_gpus_close(gpus);  cenote_lease_release(lease, 0);  cenote_lease_destroy(lease);
+ * cenote_pool_destroy(pool);
  *
- * The general rules of cenote.h hold (status codes, structs that begin with `size`, NULL and zero are defaults), but
- * the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of each other.
- * Threads: every function may be called from any thread; destroy and close only when no other call is running on
- * that object. gRPC and protobuf come as the system's shared libraries; nothing of them is visible through this one.
+ * The general rules of cenote.h hold (status codes, structs that begin with `size`, NULL and zero are
+ * defaults), but the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of
+ * each other. Threads: every function may be called from any thread; destroy and close only when no other
+ * call is running on that object. gRPC and protobuf come as the system's shared libraries; nothing of them is
+ * visible through this one.
  */
 #ifndef CENOTE_POOL_H
 #define CENOTE_POOL_H
@@ -24,26 +26,29 @@ extern "C" {
 /** Text of the last call of this library that failed on this thread; "" if none has. */
 CENOTE_API const char* cenote_pool_last_error(void);
 
-/* ---- the pool ---------------------------------------------------------------------------------------------- */
+/* ---- the pool
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct cenote_pool cenote_pool;
 
 typedef struct cenote_pool_options {
-  size_t size;              /**< sizeof(cenote_pool_options) */
-  const char* config_file;  /**< settings (TOML); NULL: none */
-  const char* broker;       /**< host:port; NULL: setting broker.address */
-  const char* tls_dir;      /**< folder with the client's certificate; NULL: setting tls.dir */
-  const char* client_name;  /**< whose certificate there; NULL: setting client.name */
+  size_t size;               /**< sizeof(cenote_pool_options) */
+  const char* config_file;   /**< settings (TOML); NULL: none */
+  const char* broker;        /**< host:port; NULL: setting broker.address */
+  const char* tls_dir;       /**< folder with the client's certificate; NULL: setting tls.dir */
+  const char* client_name;   /**< whose certificate there; NULL: setting client.name */
   uint32_t read_environment; /**< 1: CENOTE_* variables count too, below the fields above */
 } cenote_pool_options;
 
-/** The pool of a broker. Nothing is sent before the first call that asks it. `options` may be NULL: the environment is
- *  then read. Errors: CENOTE_NOT_FOUND (certificate, file), CENOTE_INVALID_ARGUMENT (settings). */
+/** The pool of a broker. Nothing is sent before the first call that asks it. `options` may be NULL: the
+ * environment is then read. Errors: CENOTE_NOT_FOUND (certificate, file), CENOTE_INVALID_ARGUMENT (settings).
+ */
 CENOTE_API cenote_status cenote_pool_connect(const cenote_pool_options* options, cenote_pool** pool);
 /** Leases made from it live on. */
 CENOTE_API void cenote_pool_destroy(cenote_pool* pool);
 
-/* ---- leases ------------------------------------------------------------------------------------------------- */
+/* ---- leases
+ * ------------------------------------------------------------------------------------------------- */
 
 typedef struct cenote_lease cenote_lease;
 
@@ -57,10 +62,11 @@ typedef struct cenote_lease_options {
   uint32_t timeout_ms;   /**< 0: 10 s */
 } cenote_lease_options;
 
-/** Leases GPUs. The lease renews itself, also over outages of the broker, until it is released or destroyed. Errors:
- *  CENOTE_RESOURCE_EXHAUSTED (none free now), CENOTE_INVALID_ARGUMENT (the pool can never grant it),
+/** Leases GPUs. The lease renews itself, also over outages of the broker, until it is released or destroyed.
+ * Errors: CENOTE_RESOURCE_EXHAUSTED (none free now), CENOTE_INVALID_ARGUMENT (the pool can never grant it),
  *  CENOTE_PEER_FAILED (no broker). */
-CENOTE_API cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* options, cenote_lease** lease);
+CENOTE_API cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* options,
+                                           cenote_lease** lease);
 /** A lease from a file (`cenote lease --detach`); NULL: that of the setting client.lease_file, which
  *  `cenote lease -- CMD` sets. Whoever made it keeps renewing it, or nobody does. */
 CENOTE_API cenote_status cenote_pool_adopt(cenote_pool* pool, const char* lease_file, cenote_lease** lease);
@@ -86,10 +92,12 @@ typedef struct cenote_gpu_info {
 /** Device `index` of the lease, from 0. */
 CENOTE_API cenote_status cenote_lease_gpu(const cenote_lease* lease, uint32_t index, cenote_gpu_info* info);
 
-/* ---- work ----------------------------------------------------------------------------------------------------- */
+/* ---- work
+ * ----------------------------------------------------------------------------------------------------- */
 
-/** A session on the leased devices. Device numbers are those of the lease. Work of one device runs in order; calls that
- *  return nothing from the device do not wait for it, and its errors appear at a later call, as in CUDA. */
+/** A session on the leased devices. Device numbers are those of the lease. Work of one device runs in order;
+ * calls that return nothing from the device do not wait for it, and its errors appear at a later call, as in
+ * CUDA. */
 typedef struct cenote_gpus cenote_gpus;
 typedef struct cenote_module cenote_module;
 typedef struct cenote_kernel cenote_kernel;
@@ -99,26 +107,33 @@ CENOTE_API cenote_status cenote_lease_open(cenote_lease* lease, uint32_t timeout
 /** What was made on the devices ends with it: memory, modules, kernels. */
 CENOTE_API void cenote_gpus_close(cenote_gpus* gpus);
 
-CENOTE_API cenote_status cenote_gpu_memory(cenote_gpus* gpus, uint32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
-CENOTE_API cenote_status cenote_gpu_alloc(cenote_gpus* gpus, uint32_t device, size_t bytes, uint64_t* address);
+CENOTE_API cenote_status cenote_gpu_memory(cenote_gpus* gpus, uint32_t device, uint64_t* free_bytes,
+                                           uint64_t* total_bytes);
+CENOTE_API cenote_status cenote_gpu_alloc(cenote_gpus* gpus, uint32_t device, size_t bytes,
+                                          uint64_t* address);
 CENOTE_API cenote_status cenote_gpu_free(cenote_gpus* gpus, uint32_t device, uint64_t address);
-CENOTE_API cenote_status cenote_gpu_upload(cenote_gpus* gpus, uint32_t device, uint64_t dst, const void* src, size_t bytes);
-CENOTE_API cenote_status cenote_gpu_download(cenote_gpus* gpus, uint32_t device, void* dst, uint64_t src, size_t bytes);
+CENOTE_API cenote_status cenote_gpu_upload(cenote_gpus* gpus, uint32_t device, uint64_t dst, const void* src,
+                                           size_t bytes);
+CENOTE_API cenote_status cenote_gpu_download(cenote_gpus* gpus, uint32_t device, void* dst, uint64_t src,
+                                             size_t bytes);
 
 /** PTX text (with its final 0 counted in `bytes`) or a fatbin. Lives as long as `gpus`. */
 CENOTE_API cenote_status cenote_gpu_load(cenote_gpus* gpus, uint32_t device, const void* image, size_t bytes,
                                          cenote_module** module);
-CENOTE_API cenote_status cenote_module_kernel(cenote_module* module, const char* name, cenote_kernel** kernel);
+CENOTE_API cenote_status cenote_module_kernel(cenote_module* module, const char* name,
+                                              cenote_kernel** kernel);
 /** `arguments[i]` points at argument i, as in cuLaunchKernel. Returns when the launch is on its way. */
-CENOTE_API cenote_status cenote_kernel_launch(cenote_kernel* kernel, const uint32_t grid[3], const uint32_t block[3],
-                                              uint32_t shared_bytes, void** arguments);
+CENOTE_API cenote_status cenote_kernel_launch(cenote_kernel* kernel, const uint32_t grid[3],
+                                              const uint32_t block[3], uint32_t shared_bytes,
+                                              void** arguments);
 /** Waits for all work of the device. */
 CENOTE_API cenote_status cenote_gpu_synchronize(cenote_gpus* gpus, uint32_t device);
 
-/** recv[d] = op over all devices of send[d], `count` elements; one address for each device of the lease. The devices
- *  exchange directly; nothing passes through this process. Ordered with each device's work; does not wait. */
-CENOTE_API cenote_status cenote_gpus_allreduce(cenote_gpus* gpus, const uint64_t* send, const uint64_t* recv, size_t count,
-                                               cenote_type type, cenote_op op);
+/** recv[d] = op over all devices of send[d], `count` elements; one address for each device of the lease. The
+ * devices exchange directly; nothing passes through this process. Ordered with each device's work; does not
+ * wait. */
+CENOTE_API cenote_status cenote_gpus_allreduce(cenote_gpus* gpus, const uint64_t* send, const uint64_t* recv,
+                                               size_t count, cenote_type type, cenote_op op);
 
 #ifdef __cplusplus
 }

@@ -164,8 +164,8 @@ class HeldLease final : public Lease {
   grpc::Status renew(grpc::ClientContext& context, v1::LeaseReply& reply) {
     const auto proof = prove("renew", "broker");
     if (!proof) return to_status(proof.error());
-    // gRPC moves a connection forward only while a call waits on it. One that fails at once, again and again, would
-    // never see the broker come back.
+    // gRPC moves a connection forward only while a call waits on it. One that fails at once, again and again,
+    // would never see the broker come back.
     context.set_wait_for_ready(true);
     v1::RenewRequest request;
     request.set_lease_id(id());

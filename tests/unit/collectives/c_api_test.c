@@ -1,17 +1,17 @@
-/* The C interface from C: what a framework written in C sees. Two ranks as threads. Returns 0, or the line of the
- * first check that failed. */
+/* The C interface from C: what a framework written in C sees. Two ranks as threads. Returns 0, or the line of
+ * the first check that failed. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cenote/cenote.h"
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define CHECK(condition)                                                                \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
       fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #condition, cenote_last_error()); \
-      return __LINE__;                                                                \
-    }                                                                                 \
+      return __LINE__;                                                                  \
+    }                                                                                   \
   } while (0)
 
 struct rank {
@@ -61,11 +61,13 @@ static int run(struct rank* self) {
   double device[4] = {self->number, 1, 2, 3}; /* "device" addresses count from 0 */
   cenote_device_access access = {sizeof access, device, copy_from, copy_to};
   cenote_buffer buffer = {sizeof buffer, 8, 3 * sizeof(double), &access};
-  CHECK(cenote_allreduce_buffers(comm, &buffer, &buffer, 3, CENOTE_FLOAT64, CENOTE_AVG, &request) == CENOTE_SUCCESS);
+  CHECK(cenote_allreduce_buffers(comm, &buffer, &buffer, 3, CENOTE_FLOAT64, CENOTE_AVG, &request) ==
+        CENOTE_SUCCESS);
   CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS);
   CHECK(device[0] == self->number && device[1] == 1 && device[3] == 3);
 
-  CHECK(cenote_allreduce(comm, mine, mine + 1, 2, CENOTE_FLOAT32, CENOTE_SUM, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_allreduce(comm, mine, mine + 1, 2, CENOTE_FLOAT32, CENOTE_SUM, &request) ==
+        CENOTE_INVALID_ARGUMENT);
   CHECK(strstr(cenote_last_error(), "overlap") != NULL);
   CHECK(cenote_barrier(comm, &request) == CENOTE_SUCCESS);
   CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS);
