@@ -33,8 +33,7 @@ extern "C" {
 #define CENOTE_API
 #endif
 
-/* ---- errors and version ----------------------------------------------------------------------------------
- */
+/* ---- errors and version ---- */
 
 /** What kind of failure it was; what a program may branch on. New values are added at the end. */
 typedef CENOTE_ENUM(cenote_status){
@@ -66,8 +65,7 @@ CENOTE_API const char* cenote_status_text(cenote_status status);
  * later minor ones. */
 CENOTE_API uint32_t cenote_version(void);
 
-/* ---- context ----------------------------------------------------------------------------------------------
- */
+/* ---- context ---- */
 
 /** Owns what its communicators share. Several may live in one process; they know nothing of each other. */
 typedef struct cenote_context cenote_context;
@@ -85,8 +83,7 @@ CENOTE_API cenote_status cenote_context_create(const cenote_context_options* opt
 /** Ends the context and the unique ids that it made. Destroy its communicators first. */
 CENOTE_API void cenote_context_destroy(cenote_context* context);
 
-/* ---- communicators ----------------------------------------------------------------------------------------
- */
+/* ---- communicators ---- */
 
 /** Names a group that is about to form: plain text without blanks, ending in a 0. One rank creates it and
  * passes it to the others by any channel it trusts (whoever knows it can join). */
@@ -129,8 +126,7 @@ CENOTE_API void cenote_comm_abort(cenote_comm* comm, const char* reason);
 CENOTE_API uint32_t cenote_comm_rank(const cenote_comm* comm);
 CENOTE_API uint32_t cenote_comm_ranks(const cenote_comm* comm);
 
-/* ---- operations
- * -------------------------------------------------------------------------------------------- */
+/* ---- operations ---- */
 
 /** An operation in flight. A plain value; {0} = nothing in flight. Its buffers belong to the library until
  *  cenote_test or cenote_wait has ended it, or the communicator is destroyed. */

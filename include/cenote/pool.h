@@ -1,12 +1,19 @@
 /* The C interface of libcenote-pool: leases GPUs of a pool and works on them.
  *
- *   cenote_pool* pool;    cenote_pool_connect(NULL, &pool);
- *   cenote_lease* lease;  cenote_pool_lease(pool, &(cenote_lease_options){sizeof(cenote_lease_options), 2},
- * &lease); cenote_gpus* gpus;    cenote_lease_open(lease, 0, &gpus); uint64_t buffer; cenote_gpu_alloc(gpus,
- * 0, 1 << 20, &buffer);
+ *   cenote_pool* pool;
+ *   cenote_lease* lease;
+ *   cenote_gpus* gpus;
+ *   uint64_t buffer;
+ *   cenote_lease_options two = {.size = sizeof two, .gpus = 2};
+ *   cenote_pool_connect(NULL, &pool);
+ *   cenote_pool_lease(pool, &two, &lease);
+ *   cenote_lease_open(lease, 0, &gpus);
+ *   cenote_gpu_alloc(gpus, 0, 1 << 20, &buffer);
  *   ...
- *   cenote_gpus_close(gpus);  cenote_lease_release(lease, 0);  cenote_lease_destroy(lease);
- * cenote_pool_destroy(pool);
+ *   cenote_gpus_close(gpus);
+ *   cenote_lease_release(lease, 0);
+ *   cenote_lease_destroy(lease);
+ *   cenote_pool_destroy(pool);
  *
  * The general rules of cenote.h hold (status codes, structs that begin with `size`, NULL and zero are
  * defaults), but the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of
@@ -26,8 +33,7 @@ extern "C" {
 /** Text of the last call of this library that failed on this thread; "" if none has. */
 CENOTE_API const char* cenote_pool_last_error(void);
 
-/* ---- the pool
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the pool ---- */
 
 typedef struct cenote_pool cenote_pool;
 
@@ -47,8 +53,7 @@ CENOTE_API cenote_status cenote_pool_connect(const cenote_pool_options* options,
 /** Leases made from it live on. */
 CENOTE_API void cenote_pool_destroy(cenote_pool* pool);
 
-/* ---- leases
- * ------------------------------------------------------------------------------------------------- */
+/* ---- leases ---- */
 
 typedef struct cenote_lease cenote_lease;
 
@@ -92,8 +97,7 @@ typedef struct cenote_gpu_info {
 /** Device `index` of the lease, from 0. */
 CENOTE_API cenote_status cenote_lease_gpu(const cenote_lease* lease, uint32_t index, cenote_gpu_info* info);
 
-/* ---- work
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- work ---- */
 
 /** A session on the leased devices. Device numbers are those of the lease. Work of one device runs in order;
  * calls that return nothing from the device do not wait for it, and its errors appear at a later call, as in
