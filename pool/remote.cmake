@@ -16,7 +16,9 @@ cenote_room(remote
     remote/ring.cpp
     remote/worker.cpp
     remote/worker_comms.cpp
+    remote/worker_contexts.cpp
     remote/worker_copies.cpp
+    remote/worker_device.cpp
     remote/worker_lane.cpp
     remote/worker_memory.cpp
     remote/worker_modules.cpp

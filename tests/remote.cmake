@@ -3,7 +3,8 @@ cenote_test(remote_codec_test
   USES cenote_remote)
 cenote_test(remote_test
   SOURCES unit/remote/remote_test.cpp unit/remote/comm_test.cpp unit/remote/hostile_test.cpp
-          unit/remote/shared_worker_test.cpp unit/remote/share_test.cpp
+          unit/remote/shared_worker_test.cpp unit/remote/share_test.cpp unit/remote/worker_end_test.cpp
+          unit/remote/silence_test.cpp
   USES cenote_remote
   TIMEOUT 300)
 # The driver's own conformance suite, with a worker in between.

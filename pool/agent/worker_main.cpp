@@ -136,7 +136,11 @@ int worker_main(pid_t parent) {
     const Attendant attendant(kWorkerFd, *served->worker, cancel, *served->fabric);
     result = served->worker->serve(cancel);
   }
-  return say(WorkerSays::done, result, worker_session_over);
+  const int code = say(WorkerSays::done, result, worker_session_over);
+  // A kernel that never ends would hold up the driver's own tidying for ever. The process ends instead, and
+  // the kernel's work with it.
+  if (!served->worker->settled()) ::_exit(code);
+  return code;
 }
 
 }  // namespace cenote::pool::agent

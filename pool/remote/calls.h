@@ -112,7 +112,12 @@ enum class Answer : std::uint8_t { never, always, if_asked };
   CALL(Data, data, never, F(std::uint64_t, request) F(Blob, bytes))                                                     \
   CALL(DataBulk, data_bulk, never, F(std::uint64_t, request) F(std::uint32_t, offset) F(std::uint32_t, count))          \
   CALL(AsyncError, async_error, never, F(std::uint32_t, context) F(std::int32_t, status) F(Text, detail))               \
-  CALL(HostCall, host_call, never, F(std::uint64_t, id))
+  CALL(HostCall, host_call, never, F(std::uint64_t, id))                                                                \
+  /* messages beside the rings, as host_func_done: the client asks for a sign of life, the worker gives it; `busy`     \
+     says beforehand that a call of its driver may take long, until the next pong */                                    \
+  CALL(Ping, ping, never, )                                                                                             \
+  CALL(Pong, pong, never, )                                                                                             \
+  CALL(Busy, busy, never, )
 // clang-format on
 
 #define CENOTE_REMOTE_ENUM(Struct, name, answer, fields) name,
@@ -155,6 +160,6 @@ using Command =
     std::variant<std::monostate CENOTE_REMOTE_CALLS(CENOTE_REMOTE_ALTERNATIVE, CENOTE_REMOTE_NO_FIELD)>;
 #undef CENOTE_REMOTE_ALTERNATIVE
 
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 
 }  // namespace cenote::pool::remote

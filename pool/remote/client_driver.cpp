@@ -47,14 +47,16 @@ void* reserve_at(std::uint64_t address, std::size_t bytes) {
 
 Result<std::unique_ptr<RemoteDriver>> RemoteDriver::connect(std::unique_ptr<transport::Fabric> fabric,
                                                             std::vector<WorkerAddress> workers,
-                                                            Deadline deadline, const CancelFlag* cancel) {
-  auto driver = std::make_unique<RemoteDriverImpl>(std::move(fabric), cancel);
+                                                            Deadline deadline, const CancelFlag* cancel,
+                                                            Clock::duration worker_timeout) {
+  auto driver = std::make_unique<RemoteDriverImpl>(std::move(fabric), cancel, worker_timeout);
   CENOTE_TRY(driver->open(workers, deadline));
   return driver;
 }
 
-RemoteDriverImpl::RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel)
-    : session_(std::move(fabric), cancel),
+RemoteDriverImpl::RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel,
+                                   Clock::duration worker_timeout)
+    : session_(std::move(fabric), cancel, worker_timeout),
       born_(static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())) {
   session_.on_loss([this] { spread_loss(); });
 }
@@ -78,8 +80,7 @@ Result<void> RemoteDriverImpl::open(const std::vector<WorkerAddress>& workers, D
       return fail(ErrorCode::invalid_argument, "connect to worker",
                   address.peer + " serves " + std::to_string(address.device_names.size()) +
                       " devices; 1 to " + std::to_string(max_lanes) + " are possible");
-    session_.workers().push_back(std::make_unique<WorkerLink>());
-    auto& worker = *session_.workers().back();
+    auto& worker = session_.add_worker();
     worker.peer = address.peer;
     CENOTE_ASSIGN(worker.link,
                   session_.fabric().connect(address.fabric_address, address.peer, address.channel, deadline));
@@ -301,6 +302,7 @@ RemoteStats RemoteDriverImpl::remote_stats() const {
     const auto moved = worker->link.endpoint->stats();
     stats.bytes_sent += moved.bytes_put + moved.bytes_sent;
     stats.bytes_received += moved.received_bytes;
+    stats.signs_of_life += worker->signs_of_life;
     stats.transports.emplace_back(worker->link.endpoint->transport_name());
   }
   return stats;

@@ -31,12 +31,16 @@ struct WorkerAddress {
       device_names;  ///< in the worker's order of ordinals, for errors: "lease 7f3a gpu 2 (H200 on agent-b)"
 };
 
+/// How long a worker may say nothing, when asked, before it counts as hung.
+inline constexpr Clock::duration default_worker_timeout = std::chrono::seconds(10);
+
 struct RemoteStats {
   std::uint64_t bytes_sent = 0;  ///< commands and data from the client to the workers
   std::uint64_t bytes_received = 0;
   std::uint64_t launches = 0;
   std::uint64_t commands = 0;
   std::uint64_t batches = 0;
+  std::uint64_t signs_of_life = 0;      ///< that workers gave while they were waited for
   std::vector<std::string> transports;  ///< by worker
 };
 
@@ -71,10 +75,11 @@ class RemoteDriver : public cuda::Driver {
  public:
   /// Connects to every worker; device ordinals count through the workers in order. `deadline` bounds the
   /// setting up; raising `cancel` (may be null, outlives the driver) ends every wait, and all workers count
-  /// as lost.
-  static Result<std::unique_ptr<RemoteDriver>> connect(std::unique_ptr<transport::Fabric> fabric,
-                                                       std::vector<WorkerAddress> workers, Deadline deadline,
-                                                       const CancelFlag* cancel = nullptr);
+  /// as lost. So does one that is stopped or hung, after `worker_timeout` of silence in calls that wait (or
+  /// failure()); however long a kernel runs, its worker answers.
+  static Result<std::unique_ptr<RemoteDriver>> connect(
+      std::unique_ptr<transport::Fabric> fabric, std::vector<WorkerAddress> workers, Deadline deadline,
+      const CancelFlag* cancel = nullptr, Clock::duration worker_timeout = default_worker_timeout);
   /// `devices`: one ordinal for each rank; the same device may serve several ranks.
   virtual Result<std::unique_ptr<RemoteCommunicator>> communicator(const std::vector<cuda::DeviceId>& devices,
                                                                    Deadline deadline) = 0;

@@ -75,7 +75,8 @@ class RemoteCommunicatorImpl;
 
 class RemoteDriverImpl final : public RemoteDriver {
  public:
-  RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel);
+  RemoteDriverImpl(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel,
+                   Clock::duration worker_timeout);
   ~RemoteDriverImpl() override;
   Result<void> open(const std::vector<WorkerAddress>& workers, Deadline deadline);
 

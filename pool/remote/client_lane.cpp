@@ -312,12 +312,60 @@ bool Session::progress_worker(WorkerLink& worker) {
     for (std::size_t i = 0; i < count; ++i) worker.bulk_in_flight -= done[i].tag == tag_bulk ? 1 : 0;
     moved = true;
   }
-  for (auto* lane : worker.lanes) moved = lane->progress() || moved;
+  bool answered = false;
+  for (auto* lane : worker.lanes) answered = lane->progress() || answered;
+  if (answered) worker.silence.heard();
+  moved = moved || answered;
   if (auto failure = worker.link.endpoint->failure(); failure && !worker.lost) {
     lose(worker, *failure);
     moved = true;
   }
   return moved;
+}
+
+Result<void> Session::take_messages(WorkerLink& worker) {
+  std::array<std::byte, 64> message;
+  for (;;) {
+    CENOTE_ASSIGN(const auto size, worker.link.endpoint->receive(message));
+    if (!size) return {};
+    CENOTE_TRY(dispatch(std::span(message).first(*size), [&](const auto& command) -> Result<void> {
+      using C = std::decay_t<decltype(command)>;
+      if constexpr (std::is_same_v<C, Pong>) {
+        worker.asked = worker.busy = false;
+        worker.silence.heard();
+        ++worker.signs_of_life;
+        return {};
+      } else if constexpr (std::is_same_v<C, Busy>) {
+        worker.busy = true;
+        return {};
+      } else {
+        return fail(ErrorCode::protocol_error, "receive message",
+                    std::string(C::label) + " is not for clients");
+      }
+    }));
+  }
+}
+
+// A worker that works answers while its device does not: its serving thread waits for nothing. So silence is
+// ended by a question, and only one that stays unanswered counts against the worker.
+void Session::watch(WorkerLink& worker, Clock::time_point now) {
+  if (worker.lost || worker.lanes.empty()) return;
+  if (auto taken = take_messages(worker); !taken) {
+    lose(worker, taken.error());
+    return;
+  }
+  worker.silence.look(now);
+  if (!worker.asked && worker.silence.so_far() >= worker_timeout_ / 4) {
+    std::array<std::byte, 16> message;
+    const auto size = encode(Ping{}, message);
+    // Refused while the peer has not taken earlier messages: asked again at the next look.
+    worker.asked = worker.link.endpoint->send(std::span(message).first(size)).has_value();
+  }
+  if (!worker.silence.over() || worker.busy) return;
+  lose(worker,
+       Error{ErrorCode::peer_failed, "wait for the worker", "it " + worker.silence.text(), "", worker.peer}
+           .fix("it, its agent or its machine is stopped, overloaded or cut off; setting worker.timeout says "
+                "how long to wait"));
 }
 
 bool Session::progress() {
@@ -339,6 +387,10 @@ bool Session::progress() {
     }
   }
   for (auto& worker : workers_) moved = progress_worker(*worker) || moved;
+  if (const auto now = Clock::now(); now >= next_watch_) {
+    next_watch_ = now + std::min<Clock::duration>(worker_timeout_ / 32, std::chrono::milliseconds(50));
+    for (auto& worker : workers_) watch(*worker, now);
+  }
   if (moved) stir();
   return moved;
 }

@@ -20,6 +20,7 @@
 #include "cuda/driver.h"
 #include "pool/remote/codec.h"
 #include "pool/remote/ring.h"
+#include "pool/remote/silence.h"
 #include "runtime/deadline.h"
 #include "transports/fabric.h"
 
@@ -45,18 +46,25 @@ bool is_sticky(cuda::Status status);
 
 /// One worker: its endpoint, the memory that it answers into, what became of it.
 struct WorkerLink {
+  explicit WorkerLink(Clock::duration timeout) : silence(timeout) {}
+
   transport::Link link;
   std::unique_ptr<transport::Region> region;
   std::string peer;
   std::vector<Lane*> lanes;
   std::optional<Error> lost;
   std::uint64_t bulk_in_flight = 0;  ///< puts from the caller's own memory
+  Silence silence;
+  bool asked = false;  ///< for a sign of life that has not come
+  bool busy = false;   ///< in a long call of its driver, as it said
+  std::uint64_t signs_of_life = 0;
 };
 
 class Session {
  public:
-  explicit Session(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel)
-      : fabric_(std::move(fabric)), cancel_(cancel) {}
+  /// A worker that answers nothing for `worker_timeout`, while somebody calls the driver, counts as lost.
+  Session(std::unique_ptr<transport::Fabric> fabric, const CancelFlag* cancel, Clock::duration worker_timeout)
+      : fabric_(std::move(fabric)), cancel_(cancel), worker_timeout_(worker_timeout) {}
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -98,6 +106,7 @@ class Session {
   void run_host_calls();
   void add_host_call(Lane& lane, std::uint64_t id) { host_calls_.push_back({&lane, id}); }
   void lose(WorkerLink& worker, const Error& error);
+  WorkerLink& add_worker() { return *workers_.emplace_back(std::make_unique<WorkerLink>(worker_timeout_)); }
   /// Workers that still keep somebody waiting when `limit` passes count as lost.
   void set_limit(Deadline limit) { limit_ = limit; }
 
@@ -118,9 +127,13 @@ class Session {
   void stir();
   void sleep(std::string_view what);
   bool progress_worker(WorkerLink& worker);
+  void watch(WorkerLink& worker, Clock::time_point now);
+  Result<void> take_messages(WorkerLink& worker);
 
   std::unique_ptr<transport::Fabric> fabric_;
   const CancelFlag* cancel_;
+  const Clock::duration worker_timeout_;
+  Clock::time_point next_watch_{};
   Deadline limit_ = Deadline::never();
   std::vector<std::unique_ptr<WorkerLink>> workers_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -23,7 +23,12 @@ class WorkerImpl final : public Worker {
     }
   }
 
+  ~WorkerImpl() override { tear_down(); }
+  WorkerImpl(const WorkerImpl&) = delete;
+  WorkerImpl& operator=(const WorkerImpl&) = delete;
+
   Result<void> serve(const CancelFlag& cancel) override;
+  [[nodiscard]] bool settled() const override { return settled_; }
 
   [[nodiscard]] WorkerLoad load() const override {
     WorkerLoad load;
@@ -38,11 +43,16 @@ class WorkerImpl final : public Worker {
   Result<bool> take_messages();
   Result<bool> advance();
   void doze(const CancelFlag& cancel, std::uint64_t seen);
+  void tear_down();
+  template <class C>
+  bool send_message(const C& command);
 
   WorkerOptions options_;
   WorkerShared shared_;
   transport::Link link_;
   std::unique_ptr<transport::Region> region_;
+  bool settled_ = true;
+  bool pong_owed_ = false;
 };
 
 Result<void> WorkerImpl::open(const CancelFlag& cancel) {
@@ -88,24 +98,34 @@ Result<void> WorkerImpl::welcome(std::span<const std::byte> message) {
   return link_.endpoint->send(std::span(answer).first(size));
 }
 
-// The ends of host functions come as messages: in the ring they would stand behind commands that wait for
-// them.
+// Messages come beside the rings. The ends of host functions do: in the ring they would stand behind commands
+// that wait for them. So do questions for a sign of life.
 Result<bool> WorkerImpl::take_messages() {
   std::array<std::byte, 512> message;
   for (bool moved = false;; moved = true) {
     CENOTE_ASSIGN(const auto size, link_.endpoint->receive(message));
     if (!size) return moved;
     CENOTE_TRY(dispatch(std::span(message).first(*size), [&](const auto& command) -> Result<void> {
-      if constexpr (std::is_same_v<std::decay_t<decltype(command)>, HostFuncDone>) {
+      using C = std::decay_t<decltype(command)>;
+      if constexpr (std::is_same_v<C, HostFuncDone>) {
         if (command.lane < shared_.lanes.size()) {
           shared_.lanes[command.lane]->host_function_done(command.id);
           return {};
         }
+      } else if constexpr (std::is_same_v<C, Ping>) {
+        pong_owed_ = true;
+        return {};
       }
       return fail(ErrorCode::protocol_error, "receive message",
-                  "neither a host function's end nor for a lane");
+                  "neither a host function's end, nor for a lane, nor a ping");
     }));
   }
+}
+
+template <class C>
+bool WorkerImpl::send_message(const C& command) {
+  std::array<std::byte, 64> message;
+  return link_.endpoint->send(std::span(message).first(encode(command, message))).has_value();
 }
 
 Result<bool> WorkerImpl::advance() {
@@ -114,6 +134,8 @@ Result<bool> WorkerImpl::advance() {
   while (link_.endpoint->poll(done) != 0) moved = true;
   CENOTE_ASSIGN(const bool told, take_messages());
   moved = moved || told;
+  // Refused while the client has not taken earlier messages; a broken endpoint says so itself, below.
+  if (pong_owed_) pong_owed_ = !send_message(Pong{});
   for (auto& lane : shared_.lanes) {
     CENOTE_ASSIGN(const bool stepped, lane->step());
     moved = moved || stepped;
@@ -126,6 +148,7 @@ Result<bool> WorkerImpl::advance() {
 void WorkerImpl::doze(const CancelFlag& cancel, std::uint64_t seen) {
   Clock::duration most = std::chrono::seconds(1);
   for (const auto& lane : shared_.lanes) most = std::min(most, lane->patience());
+  if (pong_owed_) most = std::min<Clock::duration>(most, std::chrono::milliseconds(1));
   shared_.waker->doze();
   // Ends by what arrives, by a fence, or by time; what it was is found out by looking.
   if (shared_.waker->events() == seen)
@@ -135,6 +158,7 @@ void WorkerImpl::doze(const CancelFlag& cancel, std::uint64_t seen) {
 
 Result<void> WorkerImpl::session(const CancelFlag& cancel) {
   CENOTE_TRY(open(cancel));
+  shared_.announce = [this] { send_message(Busy{}); };
   while (!shared_.goodbye) {
     if (cancel.raised())
       return fail(ErrorCode::cancelled, "serve lease " + options_.lease_id, "the worker was told to end");
@@ -145,6 +169,11 @@ Result<void> WorkerImpl::session(const CancelFlag& cancel) {
   return {};
 }
 
+void WorkerImpl::tear_down() {
+  for (auto& lane : shared_.lanes) lane->end_contexts();
+  for (auto& lane : shared_.lanes) lane->give_back();
+}
+
 Result<void> WorkerImpl::serve(const CancelFlag& cancel) {
   auto ended = session(cancel);
   // A client that says goodbye closes at once: the news of the closing may overtake the goodbye.
@@ -152,17 +181,15 @@ Result<void> WorkerImpl::serve(const CancelFlag& cancel) {
   if (!ended && link_.endpoint && link_.endpoint->failure() &&
       (shared_.goodbye || std::any_of(shared_.lanes.begin(), shared_.lanes.end(), said)))
     ended = Result<void>{};
-  bool closed = true;
-  for (auto& lane : shared_.lanes) closed = lane->close(close_patience) && closed;
+  const auto until = Deadline::in(close_patience);
+  for (auto& lane : shared_.lanes) settled_ = lane->settle(until) && settled_;
   if (link_.endpoint) link_.endpoint->close(ended ? "the session is over" : ended.error().message());
   shared_.waker->detach();
-  if (!closed) {
-    // The device still works for this session: what it may call back into has to stay. The process of a
-    // worker ends now anyway.
-    static_cast<void>(new std::vector<std::unique_ptr<WorkerLane>>(std::move(shared_.lanes)));
-    if (ended)
-      return fail(ErrorCode::driver_error, "end lease " + options_.lease_id,
-                  "a device did not finish its work in 5 s");
+  if (settled_) {
+    tear_down();
+  } else if (ended) {
+    ended = fail(ErrorCode::driver_error, "end lease " + options_.lease_id,
+                 "a device did not finish its work in 5 s");
   }
   return ended;
 }

@@ -38,15 +38,20 @@ struct WorkerLoad {
 
 class Worker {
  public:
+  /// Ends the devices' contexts with whatever of the session still runs in them; see settled().
   virtual ~Worker() = default;
-  /// `driver` and `fabric` outlive the worker. The fabric's address is what the client connects to.
+  /// `driver` and `fabric` outlive the worker, which alone uses the devices' primary contexts. The fabric's
+  /// address is what the client connects to.
   static Result<std::unique_ptr<Worker>> create(cuda::Driver& driver, transport::Fabric& fabric,
                                                 WorkerOptions options);
   /// Serves until the client closes (success), vanishes (peer_failed) or `cancel` is raised (cancelled),
   /// once. Decoding is bounds-checked: malformed commands end the session with protocol_error, never the
-  /// process. On return everything that the client made on the devices is gone. Sleeps in the kernel while
-  /// idle.
+  /// process. On return everything that the client made on the devices is gone, unless a device did not come
+  /// to the end of its work in 5 s. Sleeps in the kernel while idle.
   virtual Result<void> serve(const CancelFlag& cancel) = 0;
+  /// After serve(): whether the devices have finished. If not, the destructor ends their contexts under the
+  /// work, and a real driver takes its time for that while a kernel runs: a process may rather exit.
+  [[nodiscard]] virtual bool settled() const = 0;
   /// Thread-safe.
   [[nodiscard]] virtual WorkerLoad load() const = 0;
 };

@@ -38,6 +38,8 @@ struct WorkerShared {
   cuda::Context current = nullptr;  ///< of the serving thread
   bool goodbye = false;
   std::uint64_t module_bytes = 0;  ///< kept by modules of all lanes, see WorkerOptions
+  /// Tells the client that the next call of the driver may take long.
+  std::function<void()> announce{};
 };
 
 class WorkerLane {
@@ -52,8 +54,13 @@ class WorkerLane {
   void attach(transport::Endpoint& endpoint, std::span<std::byte> ring, const transport::RemoteKey& client);
   /// Whatever can be done now. True when anything happened. Errors end the session.
   Result<bool> step();
-  /// Destroys what the client made. Waits at most `patience` for the device; false: it still works.
-  bool close(Clock::duration patience);
+  /// The three steps of a session's end, each for all lanes before the next: lanes share memory.
+  /// Lets go what waits for the client, and waits for the device to finish; false: at `until` it still works.
+  bool settle(Deadline until);
+  /// Destroys the contexts, of an unsettled lane with what still runs in them: nothing calls back afterwards.
+  void end_contexts();
+  /// Frees the client's memory.
+  void give_back();
 
   /// Whether the client's last commands, executed or not, say that it left by its own will.
   [[nodiscard]] bool said_goodbye();
@@ -335,7 +342,7 @@ class WorkerLane {
   std::uint64_t work_ = 0;
   StreamWork named_work_[3];
   std::vector<StreamWork> stream_work_;
-  bool work_since_ = false;
+  bool work_since_ = false, settled_ = false;
   cuda::Stream last_stream_ = nullptr;
   std::uint32_t last_wire_ = 0, last_context_ = 0;
   Clock::time_point busy_from_{};

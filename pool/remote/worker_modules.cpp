@@ -135,6 +135,7 @@ Result<void> WorkerLane::on(const ModuleLoad& c) {
   if (image.size() != c.bytes || image.empty() || c.containers > most_containers)
     return refuse(Status::invalid_image, "the image did not arrive whole");
   image.push_back(std::byte{0});  // PTX ends in a NUL, whatever the client sent
+  shared_.announce();
   const auto before = free_on_device();
   cuda::Module made = nullptr;
   std::string why;
@@ -191,6 +192,7 @@ Result<void> WorkerLane::on(const FunctionGet& c) {
   auto& driver = shared_.driver;
   cuda::Function made = nullptr;
   auto status = enter(module->context);
+  shared_.announce();  // a driver that loads lazily compiles here
   if (status == Status::success)
     status = driver.module_get_function(&made, module->handle, std::string(c.name).c_str());
   if (status != Status::success) return answer(c.request, status);

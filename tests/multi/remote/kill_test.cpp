@@ -71,6 +71,7 @@ class Process {
   void kill() const {
     if (pid_ > 0) ::kill(pid_, SIGKILL);
   }
+  void stop() const { ::kill(pid_, SIGSTOP); }
   /// The exit status, once it ended by itself; -1 when it did not before the deadline.
   int ended(Deadline deadline) {
     int status = 0;
@@ -255,6 +256,67 @@ TEST_P(Killed, AWorkerWhoseClientIsKilledEndsByItself) {
     close(to_client[0]);
     close(to_client[1]);
   }
+}
+
+/// Two workers on processes of their own, the second of which is stopped.
+struct StoppedWorker {
+  static constexpr auto timeout = std::chrono::seconds(4);
+  explicit StoppedWorker(const std::string& transport) {
+    auto fabric = transport::Fabric::create(test::over(transport)).value();
+    std::vector<WorkerAddress> addresses(2);
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      processes.push_back(start_worker(transport, fabric->address(), w + 1, 1, addresses[w]));
+      addresses[w].peer = "agent-" + std::string(1, static_cast<char>('a' + w));
+      addresses[w].device_names = {"lease 7f3a gpu " + std::to_string(w) + " (H200 on " + addresses[w].peer +
+                                   ")"};
+    }
+    auto connected = RemoteDriver::connect(std::move(fabric), addresses,
+                                           Deadline::in(std::chrono::seconds(30)), nullptr, timeout);
+    EXPECT_TRUE(connected) << connected.error().message();
+    if (!connected) return;
+    driver = std::move(*connected);
+    EXPECT_EQ(driver->init(0), Status::success);
+    for (int d = 0; d < 2; ++d) {
+      EXPECT_EQ(driver->primary_ctx_retain(&contexts[d], d), Status::success);
+      EXPECT_EQ(driver->ctx_set_current(contexts[d]), Status::success);
+      EXPECT_EQ(driver->mem_alloc(&memory[d], 4), Status::success) << driver->last_error_detail();
+      EXPECT_EQ(driver->memset_d8(memory[d], 0, 4), Status::success);
+      EXPECT_EQ(driver->ctx_synchronize(), Status::success);
+    }
+    processes[1]->stop();
+  }
+  Status read(int device) {
+    std::uint32_t word = 0;
+    EXPECT_EQ(driver->ctx_set_current(contexts[device]), Status::success);
+    return driver->memcpy_dtoh(&word, memory[device], 4);
+  }
+  std::vector<std::unique_ptr<Process>> processes;
+  std::unique_ptr<RemoteDriver> driver;
+  cuda::Context contexts[2]{};
+  cuda::DevicePtr memory[2]{};
+};
+
+TEST_P(Killed, AStoppedWorkerEndsTheCallThatWaitsAndIsNamedWithItsSilence) {
+  StoppedWorker stopped(GetParam());
+  ASSERT_NE(stopped.driver, nullptr);
+  EXPECT_EQ(stopped.read(1), Status::launch_failed);
+  EXPECT_THAT(stopped.driver->last_error_detail(),
+              HasSubstr("lease 7f3a gpu 1 (H200 on agent-b): worker lost: "));
+  EXPECT_THAT(stopped.driver->last_error_detail(), HasSubstr("did not answer for 4."));
+  EXPECT_EQ(stopped.read(0), Status::success) << stopped.driver->last_error_detail();
+}
+
+TEST_P(Killed, AnIdleProgramHearsOfAStoppedWorker) {
+  StoppedWorker stopped(GetParam());
+  ASSERT_NE(stopped.driver, nullptr);
+  std::optional<Error> failure;
+  for (const auto patience = Deadline::in(std::chrono::seconds(60)); !failure && !patience.passed();) {
+    failure = stopped.driver->failure();
+    usleep(20000);
+  }
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->device, "lease 7f3a gpu 1 (H200 on agent-b)");
+  EXPECT_THAT(failure->message(), HasSubstr("did not answer for"));
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ struct Rig {
   Rig() = default;
   Rig(const std::string& transport, const std::vector<std::size_t>& devices_of_workers,
       const cuda::EmulatorOptions& like = {}, std::uint64_t memory_limit = 0,
-      std::uint64_t module_bytes = WorkerOptions{}.module_bytes) {
+      std::uint64_t module_bytes = WorkerOptions{}.module_bytes,
+      Clock::duration worker_timeout = default_worker_timeout) {
     auto fabric = transport::Fabric::create(over(transport)).value();
     std::vector<WorkerAddress> addresses;
     int gpu = 0;
@@ -106,8 +107,8 @@ struct Rig {
       address.peer = "agent-" + std::string(1, static_cast<char>('a' + static_cast<char>(w)));
       addresses.push_back(address);
     }
-    auto connected =
-        RemoteDriver::connect(std::move(fabric), addresses, Deadline::in(std::chrono::seconds(30)));
+    auto connected = RemoteDriver::connect(std::move(fabric), addresses,
+                                           Deadline::in(std::chrono::seconds(30)), nullptr, worker_timeout);
     EXPECT_TRUE(connected) << (connected ? "" : connected.error().message());
     if (connected) client = std::move(*connected);
   }

@@ -230,5 +230,23 @@ TEST_P(SharedWorker, AHostFunctionThatOutlivesItsContextEndsNothing) {
   again.open();
 }
 
+TEST(BusyDevice, DoesNotCountAsAHungWorkerHoweverLongItTakes) {
+  constexpr auto timeout = std::chrono::seconds(6);
+  Rig rig("shm", {1}, small(), 0, WorkerOptions{}.module_bytes, timeout);
+  ASSERT_NE(rig.client, nullptr);
+  const Held held(*rig.client, 0);
+  auto waiting = std::async(std::launch::async, [&] {
+    held.enter();
+    return rig.client->stream_synchronize(held.stream);
+  });
+  // A sign of life is asked for after a quarter of the timeout: five take longer than the timeout.
+  const auto patience = Deadline::in(std::chrono::seconds(60));
+  while (rig.client->remote_stats().signs_of_life < 5 && !patience.passed() && !rig.client->failure())
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_GE(rig.client->remote_stats().signs_of_life, 5U);
+  held.open();
+  EXPECT_EQ(waiting.get(), Status::success) << rig.client->last_error_detail();
+}
+
 }  // namespace
 }  // namespace cenote::pool::remote
