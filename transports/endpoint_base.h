@@ -26,6 +26,13 @@ inline Error farewell_error(std::span<const std::byte> reason) {
   return {ErrorCode::peer_failed, "talk to peer", "it closed: " + printable(reason)};
 }
 
+/// Success, made without clearing the room for an error first, as `return {}` does (184 bytes): for what is
+/// called every hundred nanoseconds.
+inline Result<void> done() {
+  Result<void> made;
+  return made;
+}
+
 class EndpointBase : public Endpoint {
  public:
   explicit EndpointBase(std::string peer_name) : peer_name_(std::move(peer_name)) {}

@@ -13,7 +13,10 @@
 //
 // Memory ordering: bytes of a put are visible in the target's memory before its signal is, before any later
 // message of `send` on the same endpoint, and nothing else is promised. A put without a signal is promised
-// only before a later signal or message of that endpoint.
+// only before a later signal or message of that endpoint. Who looks only at its memory, and calls neither
+// signal() nor receive() nor progress(), may never see what a peer put there. A put, a get or an atomic of
+// bytes that an earlier put of the same endpoint writes comes after that put; a get may still be answered
+// from what a later put has written.
 //
 // Failure: the first fault makes an endpoint `failed`; every operation in flight on it completes with an
 // error that names the peer, the stage and the cause, and every later call returns it. A process that dies is

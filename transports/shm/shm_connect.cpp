@@ -50,6 +50,7 @@ std::size_t region_bytes(std::uint64_t size) {
 ShmEndpoint::ShmEndpoint(std::shared_ptr<ShmCore> core, ShmAddress peer, std::string name,
                          std::uint32_t channel, Deadline deadline)
     : EndpointBase(std::move(name)),
+      small_(*core),
       core_(std::move(core)),
       peer_(std::move(peer)),
       channel_(channel),
@@ -62,6 +63,7 @@ Result<std::unique_ptr<ShmEndpoint>> ShmEndpoint::connect(std::shared_ptr<ShmCor
   std::unique_ptr<ShmEndpoint> made(
       new ShmEndpoint(std::move(core), std::move(peer), std::move(peer_name), channel, deadline));
   CENOTE_ASSIGN(made->inbox_, create("cenote-inbox", inbox_size, PeerAccess::read_write));
+  made->small_.open(made->inbox());
   made->core_->add(made.get());
   if (dials) {
     CENOTE_TRY(made->dial());
@@ -242,7 +244,7 @@ Result<void> ShmEndpoint::on_resources(Packet& packet) {
   CENOTE_TRY(take_resources(packet));
   stage_ = Stage::ready;
   core_->happened = true;
-  if (taken_ != reported_) report_taken();
+  report_taken();
   return {};
 }
 
@@ -257,6 +259,7 @@ Result<void> ShmEndpoint::take_resources(Packet& packet) {
   CENOTE_ASSIGN(peer_door_mapping_, import(packet.fds[1], door_size, PeerAccess::read_only));
   peer_inbox_ = static_cast<Inbox*>(peer_inbox_mapping_.base());
   peer_door_ = static_cast<const Door*>(peer_door_mapping_.base());
+  small_.reach(*peer_inbox_);
   return {};
 }
 
@@ -273,6 +276,7 @@ Result<void> ShmEndpoint::on_want_region(const Packet& packet) {
     return tell(PacketType::no_region, body.bytes());
   auto& importers = found->second.importers;
   if (std::find(importers.begin(), importers.end(), this) == importers.end()) importers.push_back(this);
+  small_.allow(region, found->second.bytes);
   const int fds[] = {found->second.fd};
   return tell(PacketType::region, body.bytes(), fds);
 }

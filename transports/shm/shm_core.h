@@ -32,7 +32,8 @@ struct Guest {
 
 struct RegionEntry {
   RegionKey key;
-  int fd = -1;                          ///< owned by the region
+  int fd = -1;  ///< owned by the region, like the
+  std::span<std::byte> bytes;
   std::vector<ShmEndpoint*> importers;  ///< who was given the descriptor
 };
 

@@ -29,6 +29,7 @@ void ShmEndpoint::wake_peer(std::uint64_t sleep) {
 // A counter has one writer, this endpoint, so adding is a plain store. The peer sleeps only after it has seen
 // `activity` unchanged.
 inline void ShmEndpoint::give_signal(std::uint32_t slot) {
+  small_.report();
   peer_inbox_->signal(slot).store(++given_[slot], std::memory_order_release);
   peer_inbox_->activity.store(++peer_activity_, std::memory_order_release);
   ring_bell();
@@ -69,33 +70,42 @@ inline std::byte* ShmEndpoint::reach(const RemoteSlice& slice, std::size_t lengt
   return lookup(*key, slice, length, stage);
 }
 
+bool ShmEndpoint::blocked(std::uint64_t region, std::uint64_t offset, std::size_t length) {
+  if (!small_.blocks(region, offset, length)) [[likely]]
+    return false;
+  if (asked_ != small_.sent()) {
+    asked_ = small_.sent();
+    peer_inbox_->control.store(++peer_control_, std::memory_order_release);
+    ring_bell();
+  }
+  return true;
+}
+
+// The way of most small puts: nothing but the line is written, and everything else is decided elsewhere.
 Result<void> ShmEndpoint::put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
                               std::uint64_t tag) {
-  if (failure_) [[unlikely]]
-    return failed();
-  if (full()) [[unlikely]]
-    return queue_full("put");
-  if (signal >= signal_slots && signal != no_signal) [[unlikely]]
+  if (signal >= signal_slots || last_ == nullptr || !flows() || full() ||
+      !small_.takes(src.size(), last_->key.region) || !last_->holds(dst, src.size())) [[unlikely]]
+    return put_otherwise(src, dst, signal, tag);
+  small_.put(src, last_->key.region, dst.offset, signal);
+  ring_bell();
+  posted_put(src.size(), tag);
+  return done();
+}
+
+Result<void> ShmEndpoint::put_otherwise(std::span<const std::byte> src, const RemoteSlice& dst,
+                                        std::uint32_t signal, std::uint64_t tag) {
+  if (failure_) return failed();
+  if (full()) return queue_full("put");
+  if (signal >= signal_slots && signal != no_signal)
     return fail(ErrorCode::invalid_argument, "put", "no signal slot " + std::to_string(signal));
-  if (flows()) [[likely]] {
+  if (flows()) {
     std::byte* at = nullptr;
-    if (!src.empty()) {
-      at = reach(dst, src.size(), "put");
-      if (failure_) [[unlikely]]
-        return failed();
-    }
-    if (at != nullptr || src.empty()) [[likely]] {
-      if (src.size() == sizeof(std::uint64_t)) {
-        std::memcpy(at, src.data(), sizeof(std::uint64_t));
-      } else if (!src.empty()) {
-        std::memcpy(at, src.data(), src.size());
-      }
-      if (signal != no_signal) give_signal(signal);
-      finish(tag);
-      core_->happened = true;
-      ++stats_.puts;
-      stats_.bytes_put += src.size();
-      return {};
+    if (!src.empty()) at = reach(dst, src.size(), "put");
+    if (failure_) return failed();
+    if ((src.empty() || at != nullptr) && write(at, src, dst.offset, signal)) {
+      posted_put(src.size(), tag);
+      return done();
     }
   }
   Deferred operation;
@@ -106,6 +116,29 @@ Result<void> ShmEndpoint::put(std::span<const std::byte> src, RemoteSlice dst, s
   operation.offset = dst.offset;
   if (!src.empty()) operation.key = *dst.key;
   return defer(std::move(operation));
+}
+
+inline void ShmEndpoint::posted_put(std::size_t bytes, std::uint64_t tag) {
+  ++stats_.puts;
+  stats_.bytes_put += bytes;
+  finish(tag);
+  core_->happened = true;
+}
+
+/// `at`: where `offset` of the region last_ lies; null where nothing is to be written. False: it has to wait.
+bool ShmEndpoint::write(std::byte* at, std::span<const std::byte> src, std::uint64_t offset,
+                        std::uint32_t signal) {
+  if (!src.empty()) {
+    if (signal != no_signal && small_.finds_room(src.size(), last_->key.region)) {
+      small_.put(src, last_->key.region, offset, signal);
+      ring_bell();
+      return true;
+    }
+    if (blocked(last_->key.region, offset, src.size())) return false;
+    std::memcpy(at, src.data(), src.size());
+  }
+  if (signal != no_signal) give_signal(signal);
+  return true;
 }
 
 Result<void> ShmEndpoint::get(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag) {
@@ -144,7 +177,7 @@ Result<void> ShmEndpoint::send(std::span<const std::byte> message) {
                 std::to_string(message.size()) + " bytes are more than one message takes");
   if (flows()) [[likely]] {
     if (push_message(message)) [[likely]]
-      return {};
+      return done();
     return failure_ ? failed() : queue_full("send");
   }
   if (full()) return queue_full("send");
@@ -166,6 +199,7 @@ bool ShmEndpoint::push_message(std::span<const std::byte> message) {
     credit_ = taken;
     if (next_line_ + lines - credit_ > ring_lines) return false;
   }
+  small_.report();
   Line* const ring = peer_inbox_->ring;
   const std::size_t in_first = std::min(message.size(), first_payload);
   std::size_t at = in_first;
@@ -197,6 +231,7 @@ Result<std::optional<std::size_t>> ShmEndpoint::receive(std::span<std::byte> out
       return failed();
     return std::nullopt;
   }
+  small_.take();  // puts before this message
   // Read once, whatever the compiler would like: the peer may change it at any moment.
   std::uint32_t size = *static_cast<const volatile std::uint32_t*>(static_cast<void*>(first.payload));
   if (size > max_message) [[unlikely]] {
@@ -227,6 +262,7 @@ Result<std::optional<std::size_t>> ShmEndpoint::receive(std::span<std::byte> out
 
 void ShmEndpoint::report_taken() {
   if (peer_inbox_ == nullptr || failure_) return;
+  small_.report();
   reported_ = taken_;
   peer_inbox_->taken.store(taken_, std::memory_order_release);
   peer_inbox_->activity.store(++peer_activity_, std::memory_order_release);
@@ -234,7 +270,11 @@ void ShmEndpoint::report_taken() {
 }
 
 std::uint64_t ShmEndpoint::signal(std::uint32_t slot) const {
-  return slot < signal_slots ? inbox().signal(slot).load(std::memory_order_acquire) : 0;
+  if (slot >= signal_slots) return 0;
+  // The counter first: of a put that follows small ones only the counter tells, and they come before it.
+  const std::uint64_t direct = inbox().signal(slot).load(std::memory_order_acquire);
+  small_.take();
+  return direct + small_.signals(slot);
 }
 
 Result<void> ShmEndpoint::defer(Deferred operation) {
@@ -260,11 +300,11 @@ bool ShmEndpoint::run(Deferred& operation) {
       want(*RegionKey::unpack(operation.key));
       return false;
     }
+    if (operation.kind != Kind::put && blocked(last_->key.region, operation.offset, length)) return false;
   }
   switch (operation.kind) {
     case Kind::put:
-      if (length != 0) std::memcpy(at, operation.src.data(), length);
-      if (operation.signal != no_signal) give_signal(operation.signal);
+      if (!write(at, operation.src, operation.offset, operation.signal)) return false;
       ++stats_.puts;
       stats_.bytes_put += length;
       break;
@@ -321,6 +361,8 @@ bool ShmEndpoint::progress() {
   if (const auto now = box.control.load(std::memory_order_acquire); now != seen_control_) [[unlikely]] {
     seen_control_ = now;
     core_->look_at_sockets = true;
+    small_.take();
+    if (small_.taken() != 0) report_taken();  // it may wait for that
     if (auto words = last_words()) {
       break_with(std::move(*words), false);
       return true;
@@ -329,6 +371,15 @@ bool ShmEndpoint::progress() {
   if (const auto now = box.activity.load(std::memory_order_acquire); now != seen_activity_) {
     seen_activity_ = now;
     any = true;
+  }
+  small_.take();
+  if (small_.taken() != seen_small_) {
+    seen_small_ = small_.taken();
+    any = true;
+  }
+  if (small_.fault()) [[unlikely]] {
+    break_with(*small_.fault());
+    return true;
   }
   if (seen_head_ != taken_ &&
       box.ring[taken_ % ring_lines].sequence.load(std::memory_order_acquire) == taken_ + 1) {
@@ -344,7 +395,8 @@ bool ShmEndpoint::pending() const {
   if (failure_) return false;
   Inbox& box = inbox();
   return box.control.load(std::memory_order_acquire) != seen_control_ ||
-         box.activity.load(std::memory_order_acquire) != seen_activity_ ||
+         box.activity.load(std::memory_order_acquire) != seen_activity_ || small_.ready() ||
+         small_.taken() != seen_small_ || small_.fault() ||
          (seen_head_ != taken_ &&
           box.ring[taken_ % ring_lines].sequence.load(std::memory_order_acquire) == taken_ + 1);
 }
@@ -363,6 +415,7 @@ void ShmEndpoint::break_with(Error error, bool tell_peer) {
   if (error.device.empty()) error.device = "shm";
   if (tell_peer) say_goodbye("its endpoint failed: " + error.stage + ": " + error.cause);
   core_->log_debug("endpoint failed: " + error.message());
+  if (error.code != ErrorCode::peer_failed) small_.stop();  // what had come before the end still counts
   failure_ = std::make_unique<const Error>(std::move(error));
   while (!deferred_.empty()) {
     const Deferred operation = deferred_.pop();
@@ -417,6 +470,7 @@ std::optional<Error> ShmEndpoint::last_packet() {
 }
 
 void ShmEndpoint::region_died(std::uint64_t region) {
+  small_.forbid(region);
   Writer body;
   body.put(region);
   if (!failure_ && stage_ == Stage::ready) (void)tell(PacketType::region_gone, body.bytes());

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <unordered_map>
 
 #include "transports/endpoint_base.h"
 #include "transports/shm/shm_core.h"
+#include "transports/shm/small_puts.h"
 
 namespace cenote::transport::shm {
 
@@ -71,6 +73,11 @@ class ShmEndpoint final : public EndpointBase {
     [[nodiscard]] bool revoked() const {
       return static_cast<RegionHeader*>(mapping.base())->revoked.load(std::memory_order_acquire) != 0;
     }
+    /// Whether nothing speaks against writing there; where something does, lookup() tells what.
+    [[nodiscard]] bool holds(const RemoteSlice& slice, std::size_t length) const {
+      return slice.key->size == sizeof key && std::memcmp(slice.key->bytes.data(), &key, sizeof key) == 0 &&
+             slice.offset <= key.size && length <= key.size - slice.offset && !revoked();
+    }
     [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(mapping.base()) + page_size; }
   };
 
@@ -83,7 +90,13 @@ class ShmEndpoint final : public EndpointBase {
   /// Where the slice lies in this process; null: not mapped yet, or the endpoint has just failed.
   std::byte* reach(const RemoteSlice& slice, std::size_t length, const char* stage);
   std::byte* lookup(const RegionKey& key, const RemoteSlice& slice, std::size_t length, const char* stage);
+  /// Whether an operation on these bytes has to wait until the peer has taken a small put to them.
+  bool blocked(std::uint64_t region, std::uint64_t offset, std::size_t length);
   void give_signal(std::uint32_t slot);
+  Result<void> put_otherwise(std::span<const std::byte> src, const RemoteSlice& dst, std::uint32_t signal,
+                             std::uint64_t tag);
+  bool write(std::byte* at, std::span<const std::byte> src, std::uint64_t offset, std::uint32_t signal);
+  void posted_put(std::size_t bytes, std::uint64_t tag);
   /// Wakes the peer if it sleeps. Call it after whatever it should see.
   void ring_bell();
   void wake_peer(std::uint64_t sleep);
@@ -124,7 +137,9 @@ class ShmEndpoint final : public EndpointBase {
   std::uint64_t peer_activity_ = 0, peer_control_ = 0;
   std::uint64_t next_line_ = 0, credit_ = 0;  ///< messages to the peer: written, known to be taken
   std::uint64_t taken_ = 0, reported_ = 0;    ///< messages from the peer: taken, said so
-  std::uint64_t seen_activity_ = 0, seen_control_ = 0, seen_head_ = ~0ULL;
+  std::uint64_t seen_activity_ = 0, seen_control_ = 0, seen_head_ = ~0ULL, seen_small_ = 0;
+  std::uint64_t asked_ = 0;  ///< what was sent when the peer was asked what it has taken
+  mutable SmallPuts small_;  ///< to look for a signal is to take what has come
   std::array<std::uint64_t, signal_slots> given_{};
   RingQueue<Deferred> deferred_;
 

@@ -268,7 +268,7 @@ class ShmRegion final : public Region {
         packed_(key.pack()),
         id_(key.region),
         size_(key.size) {
-    core_->regions.emplace(id_, RegionEntry{key, memory_.fd.get(), {}});
+    core_->regions.emplace(id_, RegionEntry{key, memory_.fd.get(), ShmRegion::bytes(), {}});
   }
   ~ShmRegion() override {
     // First the flag, so that no put that starts from now on goes through; then the peers let go of the

@@ -1,7 +1,8 @@
 // Note: a farewell that goes past a full connection. Into a window that is full the kernel takes no last
 // word, and when the process ends, what has not left is lost with the first byte that the peer still sends.
-// So the one who goes dials the peer's listener and leaves a note there: the size of a Hello, and a text. Its
-// proof holds for this one connection, for it is made with the nonces of its handshake.
+// So the one who goes dials the peer's listener and leaves a note there: the size of a Hello, and a text,
+// which is how many bytes the connection still brings in all (u64), and the reason. Its proof holds for this
+// one connection, for it is made with the nonces of its handshake.
 #pragma once
 
 #include <optional>

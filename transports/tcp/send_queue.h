@@ -32,6 +32,8 @@ class SendQueue {
   bool rest_of_frame(Bytes& out, std::size_t most);
   /// Bytes that were copied and have not left.
   [[nodiscard]] std::size_t copied() const { return own_.size() - own_taken_; }
+  /// Bytes that the kernel has taken from here.
+  [[nodiscard]] std::uint64_t advanced() const { return advanced_; }
   /// Segments that refer to memory of others.
   [[nodiscard]] std::size_t references() const { return references_; }
   void copy(std::span<const std::byte> bytes);

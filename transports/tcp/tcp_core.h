@@ -81,9 +81,9 @@ class TcpCore {
   void remove(TcpEndpoint* endpoint) { std::erase(endpoints, endpoint); }
   Result<void> watch(int fd, std::uint64_t serial, bool for_writing, bool again);
   Result<void> tune(int fd) const;
-  /// Sends `words`, now as far as the kernel takes them, the rest while this transport lives; then hangs up.
-  /// False: not all of them are on their way.
-  bool part(UniqueFd fd, Bytes words, bool watched);
+  /// Sends `words`, now as far as the kernel takes them (`said`, may be null), the rest while this transport
+  /// lives; then hangs up. False: not all of them are on their way.
+  bool part(UniqueFd fd, Bytes words, bool watched, std::size_t* said = nullptr);
   /// Reads what guests have sent: one may have brought a peer's note.
   void look_for_notes();
   bool take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out);

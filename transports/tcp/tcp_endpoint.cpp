@@ -192,6 +192,7 @@ void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std:
     const auto sent = write_some(fd_.get(), head, body);
     // An error is met again, and told, by the next flush(): the peer's last words may still be unread.
     std::size_t count = sent ? *sent : 0;
+    sent_past_queue_ += count;
     begun = count != 0;
     const std::size_t of_head = std::min(count, head.size());
     head = head.subspan(of_head);
@@ -260,6 +261,7 @@ void TcpEndpoint::close(std::string_view reason) {
              false);
 }
 
+// A note comes another way than the bytes that were sent before it, and may overtake them.
 void TcpEndpoint::hear(const Note& note) {
   if (failure_ || stage_ != Stage::ready) return;
   const std::uint64_t acceptor = dials() ? peer_.header.id : core_->self.header.id;
@@ -267,21 +269,28 @@ void TcpEndpoint::hear(const Note& note) {
           note.proof, proof_of_note(dials() ? Side::acceptor : Side::dialer, core_->self.header.secret,
                                     acceptor_nonce_, hello_, acceptor, note.text)))
     return;
-  note_ = note.text;
+  Reader in(note.text);
+  const auto end = in.get<std::uint64_t>();
+  if (in.bad()) return;
+  const auto reason = in.raw(in.left());
+  note_.emplace(reason.begin(), reason.end());
+  note_end_ = end;
   if (reading_) return;                                            // it is about to fail
   for (int i = 0; i < reads_at_end && !failure_ && read(); ++i) {  // what had arrived before
   }
-  break_with(farewell_error(*note_), false);
+  if (received_ >= note_end_) break_with(farewell_error(*note_), false);
 }
 
-void TcpEndpoint::leave_note(std::span<const std::byte> text) {
+void TcpEndpoint::leave_note(std::span<const std::byte> reason, std::uint64_t end) {
   const std::uint64_t acceptor = dials() ? peer_.header.id : core_->self.header.id;
   auto to = SocketAddress::parse(peer_.host, peer_.port);
   UniqueFd fd(to ? ::socket(to->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1);
   if (!fd || (::connect(fd.get(), to->get(), to->length) != 0 && errno != EINPROGRESS)) return;
-  Note note{core_->self.header.id, channel_, {}, Bytes(text.begin(), text.end())};
+  Writer text;
+  text.put(end).raw(reason.first(std::min(reason.size(), max_reason - sizeof end)));
+  Note note{core_->self.header.id, channel_, {}, text.take()};
   note.proof = proof_of_note(dials() ? Side::dialer : Side::acceptor, peer_.header.secret, acceptor_nonce_,
-                             hello_, acceptor, text);
+                             hello_, acceptor, note.text);
   (void)core_->part(std::move(fd), note.pack(), false);
 }
 
@@ -294,6 +303,7 @@ void TcpEndpoint::say_goodbye(std::string_view reason) {
   frame.type = FrameType::close;
   frame.length = std::min(reason.size(), max_reason);
   const auto head = frame.bytes(), text = as_bytes(reason).first(frame.length);
+  auto end = sent_past_queue_ + out_.advanced();
   Bytes words;
   const bool fits = !ready || (out_.regions_alive([this](std::uint64_t id) {
     return core_->regions.contains(id);
@@ -301,9 +311,11 @@ void TcpEndpoint::say_goodbye(std::string_view reason) {
   if (fits) {
     words.insert(words.end(), head.begin(), head.end());
     words.insert(words.end(), text.begin(), text.end());
-    if (core_->part(std::move(fd_), std::move(words), true)) return;
+    std::size_t said = 0;
+    if (core_->part(std::move(fd_), std::move(words), true, &said)) return;
+    end += said;
   }
-  if (ready) leave_note(text);
+  if (ready) leave_note(text, end);
 }
 
 }  // namespace cenote::transport::tcp

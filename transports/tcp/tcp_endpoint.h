@@ -75,7 +75,8 @@ class TcpEndpoint final : public EndpointBase {
   TcpEndpoint(std::shared_ptr<TcpCore> core, TcpAddress peer, std::string name, std::uint32_t channel,
               Deadline deadline);
   void say_goodbye(std::string_view reason);
-  void leave_note(std::span<const std::byte> text);
+  /// `end`: how many bytes the kernel has been given for the peer; none will follow.
+  void leave_note(std::span<const std::byte> reason, std::uint64_t end);
   [[nodiscard]] bool dials() const { return core_->self.header.id > peer_.header.id; }
   Result<void> dial();
   Result<void> shake_hands();
@@ -109,6 +110,8 @@ class TcpEndpoint final : public EndpointBase {
   std::size_t credit_due_ = 0;    ///< taken, not said so
   UniqueFd fd_;
   SendQueue out_;
+  std::uint64_t sent_past_queue_ = 0;  ///< bytes that never were in out_
+  std::uint64_t received_ = 0;         ///< bytes since the handshake
   RingQueue<Awaited> awaited_;
   std::optional<Arriving> arriving_;
   Bytes rest_;   ///< the beginning of a frame
@@ -124,6 +127,7 @@ class TcpEndpoint final : public EndpointBase {
   Hello hello_;
   Bytes handshake_;
   std::optional<Bytes> note_;
+  std::uint64_t note_end_ = 0;  ///< the connection ends when as many bytes have been received
 };
 
 }  // namespace cenote::transport::tcp

@@ -128,6 +128,7 @@ bool TcpEndpoint::read() {
     if (*got == 0) break;
     any = true;
     total += *got;
+    received_ += *got;
     const std::size_t placed = std::min(direct, *got);
     if (arriving_ && placed != 0) {
       arriving_->taken += placed;
@@ -144,6 +145,7 @@ bool TcpEndpoint::read() {
     if (*got < direct + room) break;  // that was all
   }
   reading_ = false;
+  if (note_ && !failure_ && received_ >= note_end_) break_with(farewell_error(*note_), false);
   return any;
 }
 

@@ -340,9 +340,11 @@ bool Parting::proceed() {
   return true;
 }
 
-bool TcpCore::part(UniqueFd fd, Bytes words, bool watched) {
+bool TcpCore::part(UniqueFd fd, Bytes words, bool watched, std::size_t* said) {
   Parting parting{std::move(fd), next_serial++, std::move(words), 0, Clock::now() + parting_time};
-  if (!parting.proceed()) return parting.said == parting.words.size();
+  const bool goes_on = parting.proceed();
+  if (said != nullptr) *said = parting.said;
+  if (!goes_on) return parting.said == parting.words.size();
   int unsent = 0;
   (void)::ioctl(parting.fd.get(), SIOCOUTQNSD, &unsent);
   const bool saying = parting.said < parting.words.size();
