@@ -69,13 +69,15 @@ need_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   local root=()
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || { echo "dev: ${#missing[@]} packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; exit 1; }
+    command -v sudo >/dev/null || { echo "dev: packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; exit 1; }
     # asked for here, in the foreground: a stage has no terminal
     sudo -v || { echo "dev: sudo refused; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
     root=(sudo -n)
   fi
   stage "refresh package lists" "${root[@]}" apt-get update
-  stage "install ${#missing[@]} packages" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  local noun=packages
+  [ ${#missing[@]} -gt 1 ] || noun=package
+  stage "install ${#missing[@]} $noun" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
 # build PRESET [TARGET...]
