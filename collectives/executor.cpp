@@ -38,6 +38,20 @@ Ledger::Ticket begin_in(Ledger& ledger, const ExecutorOptions& options, const Ca
   return {};
 }
 
+/// How many chunks of a flow come through the staging ring.
+std::uint64_t staged_chunks(const ActiveOperation& operation, const Flow& flow, const PeerLink& link) {
+  const auto staged = [&](std::uint64_t elements) {
+    return !link.fits_message(elements * operation.element_bytes);
+  };
+  if (!staged(operation.chunk)) return 0;
+  std::uint64_t chunks = 0;
+  for (const auto number : flow.instances) {
+    const auto length = operation.plan().instances[number].length;
+    chunks += length / operation.chunk + (staged(length % operation.chunk) ? 1 : 0);
+  }
+  return chunks;
+}
+
 Place place_of(const MemoryDescription& memory) {
   if (memory.kind == MemoryKind::device) return {nullptr, memory.address, memory.device};
   return {reinterpret_cast<std::byte*>(memory.address), memory.address, {}};
@@ -162,11 +176,9 @@ Result<void> Executor::enqueue(ActiveOperation& operation) {
       state->sending.push({&operation, f});
       continue;
     }
-    const bool large = std::any_of(flow.instances.begin(), flow.instances.end(), [&](std::uint32_t i) {
-      const auto elements = std::min(operation.chunk, plan.instances[i].length);
-      return !state->link->fits_message(elements * operation.element_bytes);
-    });
-    if (large && !state->link->announced()) CENOTE_TRY(state->link->announce());
+    const auto staged = staged_chunks(operation, flow, *state->link);
+    if (staged > 0) CENOTE_TRY(state->link->announce());
+    state->link->expect(staged);
     state->receiving.push({&operation, f});
   }
   return {};
@@ -189,7 +201,10 @@ Result<std::uint64_t> Executor::start(const Call& call) {
   const auto sequence = next_sequence_++;
   if (auto queued = enqueue(started); !queued) return break_with(std::move(queued).error());
   auto moved = progress();
-  if (!moved) return break_with(std::move(moved).error());
+  if (!moved) {
+    CENOTE_TRY(end_with(std::move(moved).error(), sequence).map([](bool) {}));
+    return sequence;
+  }
   retire();
   return sequence;
 }
@@ -208,9 +223,10 @@ bool Executor::settled(const ActiveOperation& operation) const {
   return std::ranges::all_of(links_, [](const auto& entry) { return entry.second->link->drained(); });
 }
 
-void Executor::retire() {
+void Executor::retire(bool breaking) {
   for (auto it = active_.begin(); it != active_.end();) {
-    if (!settled(**it)) {
+    const bool over = breaking ? (*it)->finished() : settled(**it);
+    if (!over) {
       ++it;
       continue;
     }
@@ -219,6 +235,14 @@ void Executor::retire() {
     idle_.push_back(std::move(*it));
     it = active_.erase(it);
   }
+}
+
+/// Ends everything with `error`, but for what is complete: true where that is so of `sequence`.
+Result<bool> Executor::end_with(Error error, std::uint64_t sequence) {
+  retire(true);
+  auto broken = break_with(std::move(error));
+  if (find(sequence) == nullptr) return true;
+  return broken;
 }
 
 Result<void> Executor::check_abort() {
@@ -241,22 +265,29 @@ Result<void> Executor::check_abort() {
   return {};
 }
 
+/// True: the operation is over, and well.
+Result<bool> Executor::advance(std::uint64_t sequence, bool& moved) {
+  moved = false;
+  auto* operation = find(sequence);
+  if (operation == nullptr) return true;
+  CENOTE_TRY(check_abort());
+  auto progressed = progress();
+  if (!progressed) return end_with(std::move(progressed).error(), sequence);
+  moved = *progressed;
+  if (!settled(*operation)) return false;
+  retire();
+  return true;
+}
+
 Result<bool> Executor::test(std::uint64_t sequence) {
   if (sequence == 0 || sequence >= next_sequence_) {
     return fail(ErrorCode::invalid_argument, "test an operation",
                 fmt::format("no operation {} was started", sequence));
   }
-  auto* operation = find(sequence);
-  if (operation == nullptr) return true;
-  CENOTE_TRY(check_abort());
-  auto moved = progress();
-  if (!moved) return break_with(std::move(moved).error());
-  if (settled(*operation)) {
-    retire();
-    return true;
-  }
-  if (!*moved) CENOTE_TRY(on_idle(*operation, std::nullopt));
-  return false;
+  bool moved = false;
+  CENOTE_ASSIGN(const bool done, advance(sequence, moved));
+  if (!done && !moved) CENOTE_TRY(on_idle(*find(sequence), std::nullopt));
+  return done;
 }
 
 Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
@@ -265,18 +296,13 @@ Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
                 fmt::format("no operation {} was started", sequence));
   }
   for (;;) {
-    auto* operation = find(sequence);
-    if (operation == nullptr) return {};
-    CENOTE_TRY(check_abort());
-    auto moved = progress();
-    if (!moved) return break_with(std::move(moved).error());
-    if (settled(*operation)) {
-      retire();
-      return {};
-    }
-    if (*moved) continue;
-    const auto until = std::min(deadline.when(), operation->deadline.when());
-    CENOTE_TRY(on_idle(*operation, Deadline::at(until)));
+    bool moved = false;
+    CENOTE_ASSIGN(const bool done, advance(sequence, moved));
+    if (done) return {};
+    if (moved) continue;
+    auto& operation = *find(sequence);
+    const auto until = std::min(deadline.when(), operation.deadline.when());
+    CENOTE_TRY(on_idle(operation, Deadline::at(until)));
   }
 }
 

@@ -7,7 +7,8 @@
 // nothing.
 //
 // Threads: one at a time; abort() from any. Errors: the first failure breaks the executor; every operation
-// that was not complete ends with it, peers are told, and later calls return it.
+// that was not complete ends with it, peers are told, and later calls return it. An operation is complete,
+// and stays so, when all that it needs has arrived here, however its peers ended afterwards.
 #pragma once
 
 #include <atomic>
@@ -83,6 +84,7 @@ class Executor {
   struct LinkState {
     std::unique_ptr<PeerLink> link;
     Queue sending, receiving;
+    bool ended = false;  ///< something that is needed cannot go over it any more
   };
   struct Blocked {
     const LinkState* on = nullptr;
@@ -98,12 +100,17 @@ class Executor {
   [[nodiscard]] ActiveOperation* find(std::uint64_t sequence);
   Result<void> check_abort();
   [[nodiscard]] bool settled(const ActiveOperation& operation) const;
-  void retire();
+  Result<bool> advance(std::uint64_t sequence, bool& moved);
+  /// Puts away what is complete; when everything is `breaking`, also what a peer has not taken all of.
+  void retire(bool breaking = false);
+  Result<bool> end_with(Error error, std::uint64_t sequence);
   void end_in_ledger(ActiveOperation& operation);
 
   // progress.cpp: moving chunks
   Result<bool> progress();
   Result<bool> advance_link(LinkState& state);
+  static bool take_sent(LinkState& state);
+  [[nodiscard]] std::optional<Error> lost(const LinkState& state) const;
   Result<bool> advance_sending(LinkState& state);
   Result<bool> advance_receiving(LinkState& state);
   Result<bool> advance_local(ActiveOperation& operation);

@@ -44,20 +44,22 @@ tl::unexpected<Error> PeerLink::nonsense(std::string_view what) const {
 }
 
 Result<void> PeerLink::announce() {
-  if (staging_ == nullptr) {
-    CENOTE_ASSIGN(staging_, link_.transport->allocate(options_.chunk_bytes * options_.slots));
-    hello_due_ = true;
-  }
-  if (!hello_due_) return {};
+  if (staging_ != nullptr) return {};
+  CENOTE_ASSIGN(staging_, link_.transport->allocate(options_.chunk_bytes * options_.slots));
+  hello_due_ = true;
+  say_hello();
+  return {};
+}
+
+void PeerLink::say_hello() {
   std::array<std::byte, sizeof(wire::Head) + sizeof(wire::Hello)> message{};
   const wire::Head head{wire::Kind::hello, 0, 0, 0};
   const wire::Hello hello{staging_->key()};
   std::memcpy(message.data(), &head, sizeof head);
   std::memcpy(message.data() + sizeof head, &hello, sizeof hello);
-  auto sent = link_.endpoint->send(message);
-  if (!sent && !full(sent.error())) return {};  // the endpoint has failed: whoever needs it will say so
-  hello_due_ = !sent.has_value();
-  return {};
+  const auto sent = link_.endpoint->send(message);
+  // Not sent because the endpoint has failed: whoever needs it will say so.
+  hello_due_ = !sent && full(sent.error());
 }
 
 Result<bool> PeerLink::send_data(std::span<const std::byte> bytes, std::uint32_t sequence,
@@ -147,14 +149,17 @@ std::optional<SentChunk> PeerLink::take_sent() {
   return entry.owner;
 }
 
-Result<bool> PeerLink::poll_completions() {
+bool PeerLink::poll_completions() {
   bool moved = false;
   std::array<transport::Completion, 16> done;
   for (;;) {
     const auto count = link_.endpoint->poll(done);
     for (std::size_t i = 0; i < count; ++i) {
-      if (done[i].error) return fail(std::move(*done[i].error));
-      if (done[i].tag == credit_tag) continue;
+      if (done[i].tag == credit_tag) continue;  // a peer that is gone needs none
+      if (done[i].error) {
+        lost_chunk_ = true;
+        continue;
+      }
       sent_.entries[done[i].tag % sent_capacity].done = true;
       established_ = true;
       moved = true;
@@ -164,29 +169,36 @@ Result<bool> PeerLink::poll_completions() {
 }
 
 void PeerLink::pay_credits() {
-  while (paid_ < consumed_) {
+  const auto needed = expected_ > options_.slots ? expected_ - options_.slots : 0;
+  const auto due = std::min(consumed_, needed);
+  while (paid_ < due) {
     const auto& key = peer_staging_ ? *peer_staging_ : no_key;
     if (!link_.endpoint->put({}, {&key, 0}, wire::credit_signal, credit_tag)) return;
     ++paid_;
   }
 }
 
-Result<bool> PeerLink::pump() {
-  bool moved = false;
-  if (hello_due_) CENOTE_TRY(announce());
+bool PeerLink::pump() {
+  if (hello_due_) say_hello();
   pay_credits();
-  if (sending() || paid_ > 0) {
-    CENOTE_ASSIGN(moved, poll_completions());
-  }
+  bool moved = false;
+  if (sending() || paid_ > 0) moved = poll_completions();
+  return take_messages() || moved;
+}
+
+bool PeerLink::take_messages() {
+  bool moved = false;
   auto& inbox = *inbox_;
-  while (inbox.tail - inbox.head < Inbox::capacity) {
+  while (!nonsense_ && inbox.tail - inbox.head < Inbox::capacity) {
     auto& slot = inbox.messages[inbox.tail % Inbox::capacity];
     auto received = link_.endpoint->receive(slot);
     // An endpoint that failed has no more messages; a message that does not fit is the peer's nonsense.
-    if (!received && received.error().code == ErrorCode::invalid_argument)
-      return fail(std::move(received).error());
+    if (!received && received.error().code == ErrorCode::invalid_argument) nonsense_ = received.error();
     if (!received || !*received) break;
-    CENOTE_TRY(accept(**received));
+    if (auto accepted = accept(**received); !accepted) {
+      nonsense_ = std::move(accepted).error();
+      break;
+    }
     moved = true;
   }
   return moved;

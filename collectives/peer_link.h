@@ -5,6 +5,10 @@
 // are put into a ring of staging slots in the receiver's memory, which the receiver owns, and whose use it
 // pays back with a credit for each slot. What has arrived stays readable after the peer is gone.
 //
+// Credits are paid as far as the chunks of operations that have begun need them. So a peer that has sent its
+// last chunk and leaves is sent nothing more: bytes that come in on a socket that was closed make the kernel
+// throw away what has not left it.
+//
 // Threads as the endpoint's. No call blocks. A failure of the endpoint is not reported by itself but by the
 // calls that can no longer succeed because of it.
 #pragma once
@@ -49,6 +53,9 @@ class PeerLink {
   Result<void> announce();
   [[nodiscard]] bool announced() const { return staging_ != nullptr; }
 
+  /// An operation begins in which `staged` large chunks will come.
+  void expect(std::uint64_t staged) { expected_ += staged; }
+
   // Sending. False: not now, progress and try again.
 
   /// `call`: put in front, where it is given.
@@ -63,6 +70,12 @@ class PeerLink {
   /// The oldest chunk whose source may be reused, in the order they were sent.
   std::optional<SentChunk> take_sent();
   [[nodiscard]] bool sending() const { return sent_.head != sent_.tail; }
+  /// Nullptr where none is on its way.
+  [[nodiscard]] const SentChunk* oldest_sent() const {
+    return sending() ? &sent_.entries[sent_.head % sent_.entries.size()].owner : nullptr;
+  }
+  /// A chunk that was sent will never be taken: the endpoint failed before it had left.
+  [[nodiscard]] bool lost_chunk() const { return lost_chunk_; }
 
   /// Whether a rank waits; lost when the peer does not take its messages.
   void send_stalled(const wire::Stalled& note, std::uint32_t sequence);
@@ -70,7 +83,7 @@ class PeerLink {
   // Receiving.
 
   /// Takes messages, completions and owed credits as far as it can. True when something came.
-  Result<bool> pump();
+  bool pump();
   /// The next message, if it is `kind` data or call; nullptr when none has come.
   [[nodiscard]] const std::byte* front_message() const;
   void pop_message();
@@ -86,7 +99,11 @@ class PeerLink {
   };
   [[nodiscard]] const std::optional<Note>& note() const { return note_; }
 
-  [[nodiscard]] std::optional<Error> failure() const { return link_.endpoint->failure(); }
+  /// Why nothing more comes or goes: the endpoint's failure, or nonsense from the peer. What came before that
+  /// is still there.
+  [[nodiscard]] std::optional<Error> failure() const {
+    return nonsense_ ? nonsense_ : link_.endpoint->failure();
+  }
   [[nodiscard]] bool drained() const { return link_.endpoint->drained(); }
   void close(std::string_view reason) { link_.endpoint->close(reason); }
   [[nodiscard]] std::string_view transport_name() const { return link_.endpoint->transport_name(); }
@@ -114,8 +131,10 @@ class PeerLink {
     std::uint64_t head = 0, tail = 0;
   };
 
+  void say_hello();
   Result<void> accept(std::size_t size);
-  Result<bool> poll_completions();
+  bool take_messages();
+  bool poll_completions();
   void pay_credits();
   [[nodiscard]] tl::unexpected<Error> nonsense(std::string_view what) const;
 
@@ -129,8 +148,11 @@ class PeerLink {
   Sent sent_;
   std::uint64_t puts_ = 0;      ///< chunks put so far
   std::uint64_t consumed_ = 0;  ///< chunks taken from our staging ring so far
+  std::uint64_t expected_ = 0;  ///< chunks of the operations that have begun
   std::uint64_t paid_ = 0;      ///< credits given back
   bool hello_due_ = false;
+  bool lost_chunk_ = false;
+  std::optional<Error> nonsense_;
   bool established_ = false;  ///< something of ours has reached the peer
   std::optional<Note> note_;
   std::uint64_t bytes_sent_ = 0;

@@ -25,14 +25,23 @@ std::byte* room_for(Bytes& bytes, std::size_t size) {
 
 }  // namespace
 
+// A link that fails holds up no other: what has come over them is used first, so that what can be completed
+// is. Only then is the first failure told.
 Result<bool> Executor::progress() {
   bool any = false;
+  std::optional<Error> failure;
   for (bool moved = true; moved;) {
     moved = fabric_->progress();
     for (auto& [rank, state] : links_) {
-      if (state->sending.empty() && state->receiving.empty() && !state->link->sending()) continue;
-      CENOTE_ASSIGN(bool one, advance_link(*state));
-      moved = moved || one;
+      const bool idle = state->sending.empty() && state->receiving.empty() && !state->link->sending();
+      if (idle || state->ended) continue;
+      auto one = advance_link(*state);
+      if (one) {
+        moved = moved || *one;
+        continue;
+      }
+      state->ended = true;
+      if (!failure) failure = std::move(one).error();
     }
     for (auto& operation : active_) {
       CENOTE_ASSIGN(bool one, advance_local(*operation));
@@ -41,28 +50,40 @@ Result<bool> Executor::progress() {
     }
     any = any || moved;
     // A caller with much to do elsewhere gets its thread back as soon as what it waits for is there.
-    if (!active_.empty() && active_.front()->finished()) break;
+    if (!failure && !active_.empty() && active_.front()->finished()) break;
   }
+  if (failure) return fail(std::move(*failure));
   return any;
 }
 
-Result<bool> Executor::advance_link(LinkState& state) {
-  auto pumped = state.link->pump();
-  if (!pumped) {
-    const auto& waiting = state.receiving.empty() ? state.sending : state.receiving;
-    if (waiting.empty()) return fail(std::move(pumped).error());
-    return fail(peer_error(state, *waiting.front().operation, "exchange", std::move(pumped).error()));
-  }
-  bool moved = *pumped;
-  CENOTE_ASSIGN(bool received, advance_receiving(state));
-  CENOTE_ASSIGN(bool sent, advance_sending(state));
+bool Executor::take_sent(LinkState& state) {
+  bool moved = false;
   while (auto chunk = state.link->take_sent()) {
     static_cast<ActiveOperation*>(chunk->operation)->advance(chunk->instance, chunk->elements);
     moved = true;
   }
+  return moved;
+}
+
+Result<bool> Executor::advance_link(LinkState& state) {
+  bool moved = state.link->pump();
+  moved = take_sent(state) || moved;
+  CENOTE_ASSIGN(bool received, advance_receiving(state));
+  CENOTE_ASSIGN(bool sent, advance_sending(state));
+  moved = take_sent(state) || moved;
   // A note that somebody waits is not progress, or ranks that wait would keep each other from saying so.
   moved_since_ = moved_since_ || received || sent;
+  if (auto error = lost(state)) return fail(std::move(*error));
   return moved || received || sent;
+}
+
+/// The failure of a link over which a chunk of ours will never get.
+std::optional<Error> Executor::lost(const LinkState& state) const {
+  if (!state.link->lost_chunk()) return std::nullopt;
+  auto error = state.link->failure();
+  const auto* chunk = state.link->oldest_sent();
+  if (!error || chunk == nullptr) return std::nullopt;
+  return peer_error(state, *static_cast<const ActiveOperation*>(chunk->operation), "send", std::move(*error));
 }
 
 Result<bool> Executor::advance_sending(LinkState& state) {
@@ -163,7 +184,7 @@ Result<bool> Executor::receive_chunk(LinkState& state, const Waiting& front, std
   if (link.fits_message(bytes)) {
     const auto* message = link.front_message();
     if (message == nullptr) {
-      if (!link.pump().value_or(false)) return false;
+      if (!link.pump()) return false;
       message = link.front_message();
       if (message == nullptr) return false;
     }

@@ -295,6 +295,105 @@ TEST(Executor, AnAbortEndsEverybodyAndSaysWhoAndWhy) {
   }
 }
 
+/// Starts a broadcast of `count` int64 from `root`; `buffer` is made where it is empty.
+Result<std::uint64_t> start_broadcast(Executor& executor, Bytes& buffer, std::uint64_t count,
+                                      std::uint32_t root) {
+  buffer.resize(count * 8);
+  const auto memory = MemoryDescription::of_host(buffer.data(), buffer.size());
+  return executor.start({Operation::broadcast, count, CENOTE_INT64, CENOTE_SUM, root, memory, memory, true});
+}
+
+std::vector<Result<std::uint64_t>> broadcast_all(Group& group, std::vector<Bytes>& buffers,
+                                                 std::uint64_t count, std::uint32_t root) {
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::size_t r = 0; r < group.executors.size(); ++r)
+    sequences.push_back(start_broadcast(*group.executors[r], buffers[r], count, root));
+  return sequences;
+}
+
+/// Gives one rank turns until its operation has ended.
+Result<bool> finish_at(Executor& executor, std::uint64_t sequence) {
+  for (;;) {
+    auto done = executor.test(sequence);
+    if (!done || *done) return done;
+  }
+}
+
+TEST(Executor, ARankThatLeavesOnceItIsThroughTakesNothingFromSlowerOnes) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Group group(2, seed);
+    std::vector<Bytes> buffers(2);
+    buffers[0] = shard(CENOTE_INT64, 200, 0, seed);  // 25 chunks, two ahead
+    const auto original = buffers[0];
+    const auto sequences = broadcast_all(group, buffers, 200, 0);
+    for (bool done = false; !done;) {
+      done = group.executors[0]->test(*sequences[0]).value();
+      if (!done) {
+        ASSERT_TRUE(group.executors[1]->test(*sequences[1]).has_value());
+      }
+    }
+    group.executors[0] = nullptr;
+    const auto late = finish_at(*group.executors[1], *sequences[1]);
+    ASSERT_TRUE(late.has_value()) << "seed " << seed << ": " << late.error().message();
+    ASSERT_EQ(buffers[1], original);
+    // What comes afterwards needs the one that left.
+    const auto next =
+        group.executors[1]->start({Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false});
+    const auto barrier = next ? finish_at(*group.executors[1], *next) : Result<bool>(fail(next.error()));
+    ASSERT_FALSE(barrier.has_value());
+    EXPECT_EQ(barrier.error().code, ErrorCode::peer_failed);
+    EXPECT_EQ(barrier.error().peer, "rank 0");
+  }
+}
+
+TEST(Executor, WhatHasArrivedIsCompleteThoughALaterOperationsPeerIsGone) {
+  Group group(3, 1);
+  group.net.calm = true;
+  std::vector<Bytes> first(3);
+  std::vector<Bytes> second(3);
+  first[2] = shard(CENOTE_INT64, 16, 2);  // two chunks: as many as may be ahead
+  second[0] = shard(CENOTE_INT64, 16, 0);
+  const auto original = first[2];
+  std::vector<Result<std::uint64_t>> from_two(3, 0);
+  std::vector<Result<std::uint64_t>> from_zero(3, 0);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    from_two[r] = start_broadcast(*group.executors[r], first[r], 16, 2);
+    from_zero[r] = start_broadcast(*group.executors[r], second[r], 16, 0);
+  }
+  ASSERT_TRUE(finish_at(*group.executors[2], *from_two[2]).value());  // all of it is under way to the others
+  group.net.kill(0);
+  group.executors[0] = nullptr;
+  const auto arrived = group.executors[1]->test(*from_two[1]);
+  ASSERT_TRUE(arrived.has_value()) << arrived.error().message();
+  EXPECT_TRUE(*arrived);
+  EXPECT_EQ(first[1], original);
+  const auto missing = group.executors[1]->test(*from_zero[1]);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().peer, "rank 0");
+  EXPECT_THAT(missing.error().message(), HasSubstr("operation 2 by"));
+  const auto later =
+      group.executors[1]->start({Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false});
+  ASSERT_FALSE(later.has_value());
+  EXPECT_EQ(later.error().message(), missing.error().message());
+  EXPECT_TRUE(group.executors[1]->test(*from_two[1]).value()) << "complete it stays";
+}
+
+TEST(Executor, ALinkIsSentNoCreditsThatItsPeerDoesNotNeed) {
+  Group group(2, 1);
+  group.net.calm = true;
+  std::vector<Bytes> buffers(2);
+  buffers[0] = shard(CENOTE_INT64, 40, 0);  // five chunks, two ahead: three credits are needed
+  const auto sequences = broadcast_all(group, buffers, 40, 0);
+  for (const auto& done : group.finish(sequences)) ASSERT_TRUE(done.has_value()) << done.error().message();
+  for (int turn = 0; turn < 10; ++turn) ASSERT_TRUE(group.executors[1]->test(*sequences[1]).value());
+  EXPECT_EQ(group.net.wire(1, 0).signals[wire::credit_signal] + group.net.wire(1, 0).flying.size(), 3U);
+  // The next operation brings the rest.
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& done : group.finish(broadcast_all(group, buffers, 40, 0))) ASSERT_TRUE(done.has_value());
+  }
+  EXPECT_EQ(group.net.wire(1, 0).signals[wire::credit_signal] + group.net.wire(1, 0).flying.size(), 18U);
+}
+
 TEST(Executor, ReducesDeviceMemoryThroughItsAccessor) {
   constexpr std::uint32_t ranks = 3;
   constexpr std::uint64_t count = 100;

@@ -35,8 +35,9 @@ struct Wire {
 class Network {
  public:
   explicit Network(std::uint64_t seed) : random_(seed) {}
-  /// True once in `n`.
-  bool chance(std::uint32_t n) { return random_() % n == 0; }
+  /// True once in `n`; never on a calm network: everything is delivered at once, no queue is full.
+  bool chance(std::uint32_t n) { return !calm && random_() % n == 0; }
+  bool calm = false;
   Wire& wire(std::uint32_t from, std::uint32_t to) { return wires_[{from, to}]; }
   std::map<std::uint64_t, std::span<std::byte>>& regions(std::uint32_t rank) { return regions_[rank]; }
   std::uint64_t next_region() { return ++region_; }
@@ -60,6 +61,11 @@ class LoopbackEndpoint final : public transport::Endpoint {
  public:
   LoopbackEndpoint(Network& net, std::uint32_t self, std::uint32_t peer, std::string name)
       : net_(net), self_(self), peer_(peer), name_(std::move(name)) {}
+  ~LoopbackEndpoint() override {
+    if (closed_.empty()) LoopbackEndpoint::close("its endpoint was destroyed");
+  }
+  LoopbackEndpoint(const LoopbackEndpoint&) = delete;
+  LoopbackEndpoint& operator=(const LoopbackEndpoint&) = delete;
 
   Result<void> put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
                    std::uint64_t tag) override {
@@ -100,9 +106,11 @@ class LoopbackEndpoint final : public transport::Endpoint {
     return net_.wire(peer_, self_).signals[slot];
   }
   std::size_t poll(std::span<Completion> out) override {
+    // What is in flight when an endpoint fails completes with its error, whether it got there or not.
+    const auto failed = failure();
     std::size_t n = 0;
-    while (n < out.size() && !unfinished_.empty() && !net_.chance(3)) {
-      out[n++] = {unfinished_.front(), std::nullopt};
+    while (n < out.size() && !unfinished_.empty() && (failed || !net_.chance(3))) {
+      out[n++] = {unfinished_.front(), failed};
       unfinished_.pop_front();
     }
     return n;
