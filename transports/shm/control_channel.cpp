@@ -51,7 +51,8 @@ Result<bool> ControlChannel::write(const Packet& packet) {
   }
   while (::sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
+    full_ = errno == EAGAIN;
+    if (full_ || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
     if (errno == EPIPE || errno == ECONNRESET)
       return fail(gone("it closed its end: process ended or endpoint destroyed"));
     return fail(cenote::system_error("send to peer over a unix socket", errno));

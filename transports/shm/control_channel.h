@@ -49,8 +49,10 @@ class ControlChannel {
   Result<void> send(PacketType type, std::span<const std::byte> body, std::span<const int> fds = {});
   /// Makes the peer's socket readable. A full socket already is, so nothing is kept and nothing can block.
   void wake();
-  /// Sends what was kept.
+  /// Sends what was kept, as far as the kernel takes it now.
   Result<void> flush();
+  /// Whether the socket becomes writable when the kernel takes more. It may refuse for other reasons, too.
+  [[nodiscard]] bool waits_for_room() const { return !unsent_.empty() && full_; }
   [[nodiscard]] bool has_unsent() const { return !unsent_.empty(); }
   /// Of the packets that were kept, how many carry descriptors.
   [[nodiscard]] std::size_t unsent_with_fds() const { return unsent_with_fds_; }
@@ -65,6 +67,7 @@ class ControlChannel {
   UniqueFd fd_;
   RingQueue<Packet> unsent_;
   std::size_t unsent_with_fds_ = 0;
+  bool full_ = false;
   bool told_reset_ = false;
 };
 

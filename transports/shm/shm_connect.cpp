@@ -90,7 +90,7 @@ Result<void> ShmEndpoint::dial() {
               peer_name_));
     return fail(cenote::system_error(stage, error));
   }
-  serial_ = core_->next_serial++;
+  serial_ = core_->reception.new_serial();
   CENOTE_TRY(core_->watch(fd.get(), serial_));
   control_ = ControlChannel(std::move(fd));
   stage_ = Stage::greeting;
@@ -116,6 +116,7 @@ void ShmEndpoint::adopt(std::uint64_t serial, Guest guest) {
 }
 
 void ShmEndpoint::tick() {
+  if (has_unsent()) flush_packets();
   if (failure_ || stage_ == Stage::ready) return;
   if (deadline_.passed()) {
     break_with(Error{ErrorCode::deadline_exceeded, "connect over shared memory",
@@ -144,24 +145,35 @@ Result<void> ShmEndpoint::tell(PacketType type, std::span<const std::byte> body,
   CENOTE_TRY(control_.send(type, body, fds));
   if (peer_inbox_ != nullptr) {
     peer_inbox_->control.store(++peer_control_, std::memory_order_release);
-    if (control_.has_unsent()) core_->look_at_sockets = true;
+    if (control_.has_unsent()) core_->look_soon = true;
   }
   return {};
 }
 
+void ShmEndpoint::flush_packets() {
+  auto flushed = control_.flush();
+  // What a peer that went had sent before is still to be read: it may say why.
+  if (!flushed && flushed.error().code != ErrorCode::peer_failed)
+    break_with(std::move(flushed).error(), false);
+}
+
+void ShmEndpoint::watch_room(bool on) {
+  on = on && !failure_ && control_.waits_for_room();
+  if (failure_ || watching_room_ == on) return;
+  watching_room_ = on;
+  (void)core_->watch(control_.fd(), serial_, on, true);
+}
+
 void ShmEndpoint::serve() {
   if (failure_) return;
-  if (auto flushed = control_.flush(); !flushed) {
-    // What it sent before it went is still to be read: it may say why.
-    if (flushed.error().code != ErrorCode::peer_failed) return break_with(std::move(flushed).error(), false);
-  }
+  flush_packets();
   for (int i = 0; i < packets_at_once && !failure_; ++i) {
     auto packet = control_.receive();
     if (!packet) return break_with(std::move(packet).error());
     if (!*packet) return;
     handle(std::move(**packet));
   }
-  core_->look_at_sockets = true;
+  core_->look_soon = true;
 }
 
 void ShmEndpoint::handle(Packet packet) {

@@ -360,7 +360,7 @@ bool ShmEndpoint::progress() {
   bool any = false;
   if (const auto now = box.control.load(std::memory_order_acquire); now != seen_control_) [[unlikely]] {
     seen_control_ = now;
-    core_->look_at_sockets = true;
+    core_->look_soon = true;
     small_.take();
     if (small_.taken() != 0) report_taken();  // it may wait for that
     if (auto words = last_words()) {

@@ -45,8 +45,11 @@ class ShmEndpoint final : public EndpointBase {
   [[nodiscard]] bool pending() const;
   /// Reads the socket.
   void serve();
-  /// Continues what waits for time: dialing again, the deadline.
+  /// Continues what waits for time or for room: unsent packets, dialing again, the deadline.
   void tick();
+  /// Wakes the transport also when the socket takes more, if that is waited for.
+  void watch_room(bool on);
+  [[nodiscard]] bool has_unsent() const { return !failure_ && control_.has_unsent(); }
   void adopt(std::uint64_t serial, Guest guest);
   [[nodiscard]] bool waits_for_guest() const { return stage_ == Stage::waiting && !failure_; }
   [[nodiscard]] bool is_unsettled() const { return stage_ != Stage::ready && !failure_; }
@@ -118,6 +121,7 @@ class ShmEndpoint final : public EndpointBase {
   Result<void> dial();
   Result<void> start_waiting();
   void look_for_dialer();
+  void flush_packets();
   void handle(Packet packet);
   Result<void> on_challenge(const Packet& packet);
   Result<void> on_welcome(Packet& packet);
@@ -149,6 +153,7 @@ class ShmEndpoint final : public EndpointBase {
   Deadline deadline_;
   std::uint64_t serial_ = 0;
   ControlChannel control_;
+  bool watching_room_ = false;
   SharedMemory inbox_;
   Mapping peer_inbox_mapping_, peer_door_mapping_;
   std::unordered_map<std::uint64_t, Import> imports_;

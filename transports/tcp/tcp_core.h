@@ -4,16 +4,14 @@
 
 #include <sys/socket.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/deadline.h"
 #include "runtime/unique_fd.h"
-#include "transports/handshake.h"
+#include "transports/listening_core.h"
 #include "transports/region_key.h"
 #include "transports/tcp/tcp.h"
 
@@ -38,14 +36,9 @@ struct SocketAddress {
   [[nodiscard]] sockaddr* get() { return static_cast<sockaddr*>(static_cast<void*>(&storage)); }
 };
 
-/// Somebody who dialed and is not (yet) an endpoint's.
-struct Guest {
+struct Guest : GuestBase {
   UniqueFd fd;
-  Nonce nonce{};
-  Clock::time_point since;
   Bytes got;
-  bool proved = false;
-  Hello hello;
 };
 
 /// A connection whose endpoint has ended, while its last words leave. Closing it at once could destroy them:
@@ -66,7 +59,7 @@ struct RegionEntry {
   std::byte* data = nullptr;
 };
 
-class TcpCore {
+class TcpCore final : public ListeningCore<TcpEndpoint, Guest, TcpAddress> {
  public:
   static Result<std::shared_ptr<TcpCore>> create(const TcpOptions& options);
 
@@ -74,20 +67,15 @@ class TcpCore {
   bool progress();
   bool arm();
   void disarm();
-  void interrupt();
   void shut();
 
-  void add(TcpEndpoint* endpoint) { endpoints.push_back(endpoint); }
   void remove(TcpEndpoint* endpoint) { std::erase(endpoints, endpoint); }
-  Result<void> watch(int fd, std::uint64_t serial, bool for_writing, bool again);
   Result<void> tune(int fd) const;
   /// Sends `words`, now as far as the kernel takes them (`said`, may be null), the rest while this transport
   /// lives; then hangs up. False: not all of them are on their way.
   bool part(UniqueFd fd, Bytes words, bool watched, std::size_t* said = nullptr);
   /// Reads what guests have sent: one may have brought a peer's note.
   void look_for_notes();
-  bool take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out);
-  void log_debug(const std::string& text) const;
   /// The bytes a peer may touch, or null where key, offset or length do not fit.
   std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
 
@@ -95,30 +83,16 @@ class TcpCore {
   [[nodiscard]] Error misfit(const char* stage, std::uint64_t region, std::uint64_t token) const;
 
   TcpOptions options;
-  TcpAddress self;
-  Bytes address;
-  UniqueFd epoll, listener, wakeup;
   std::unordered_map<std::uint64_t, RegionEntry> regions;
-  std::vector<TcpEndpoint*> endpoints;
-  std::uint64_t next_region = 1;
-  std::uint64_t next_serial = 16;
-  bool happened = false;
-  bool look_at_all = true;
   Bytes scratch;  ///< what was read and not parsed, while one endpoint reads
 
  private:
   bool look();
-  void accept_guests();
-  /// True: something came, and the guest is still there.
-  bool serve_guest(std::uint64_t serial);
-  void drop_stale_guests();
+  bool invite(UniqueFd fd, std::uint64_t serial, Guest& guest) override;
+  bool serve_guest(std::uint64_t serial) override;
   void proceed_parting(std::uint64_t serial);
 
-  std::unordered_map<std::uint64_t, Guest> guests_;
   std::vector<Parting> partings_;
-  std::atomic<bool> interrupted_{false};
-  unsigned ticks_ = 0;
-  Clock::time_point next_look_{};
 };
 
 }  // namespace cenote::transport::tcp

@@ -62,7 +62,7 @@ Result<void> TcpEndpoint::dial() {
     if (errno == ECONNREFUSED) error.code = ErrorCode::peer_failed;
     return fail(std::move(error).with(peer_name_));
   }
-  serial_ = core_->next_serial++;
+  serial_ = core_->reception.new_serial();
   CENOTE_TRY(core_->watch(fd.get(), serial_, false, false));
   fd_ = std::move(fd);
   stage_ = Stage::greeting;

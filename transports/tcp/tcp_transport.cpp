@@ -2,8 +2,6 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,18 +11,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/log.h"
 #include "runtime/process.h"
+#include "transports/listening_transport.h"
 #include "transports/tcp/tcp_endpoint.h"
 
 namespace cenote::transport {
 namespace tcp {
 namespace {
 
-constexpr std::uint64_t listener_serial = 0, wakeup_serial = 1;
-constexpr std::size_t max_unproved = 256;
-constexpr auto proof_time = std::chrono::seconds(10);
-constexpr auto look_interval = std::chrono::microseconds(100);
 constexpr std::size_t read_directly =
     3;  // with so few endpoints, reading each is cheaper than asking epoll first
 constexpr std::size_t scratch_size = std::size_t{64} * 1024;
@@ -77,33 +71,21 @@ Result<std::shared_ptr<TcpCore>> TcpCore::create(const TcpOptions& options) {
   const std::string stage = "listen for peers on " + options.host;
   auto core = std::make_shared<TcpCore>();
   core->options = options;
+  core->log = options.log;
   core->scratch.resize(scratch_size);
   CENOTE_ASSIGN(core->self.header, AddressHeader::make("tcp"));
   core->self.host = options.host;
   CENOTE_ASSIGN(SocketAddress at, SocketAddress::parse(options.host, 0));
-  core->epoll.reset(::epoll_create1(EPOLL_CLOEXEC));
-  core->wakeup.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  core->listener.reset(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!core->epoll || !core->wakeup || !core->listener) return fail(cenote::system_error(stage, errno));
-  if (::bind(core->listener.get(), at.get(), at.length) != 0 || ::listen(core->listener.get(), 4096) != 0 ||
-      ::getsockname(core->listener.get(), at.get(), &at.length) != 0)
+  UniqueFd listener(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener || ::bind(listener.get(), at.get(), at.length) != 0 || ::listen(listener.get(), 4096) != 0 ||
+      ::getsockname(listener.get(), at.get(), &at.length) != 0)
     return fail(cenote::system_error(stage, errno));
   sockaddr_in four{};
   std::memcpy(&four, &at.storage, sizeof four);  // the port lies at the same place in both families
   core->self.port = ntohs(four.sin_port);
   core->address = core->self.bytes();
-  CENOTE_TRY(core->watch(core->listener.get(), listener_serial, false, false));
-  CENOTE_TRY(core->watch(core->wakeup.get(), wakeup_serial, false, false));
+  CENOTE_TRY(core->reception.open(std::move(listener), stage));
   return core;
-}
-
-Result<void> TcpCore::watch(int fd, std::uint64_t serial, bool for_writing, bool again) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP | (for_writing ? EPOLLOUT : 0U);
-  event.data.u64 = serial;
-  if (::epoll_ctl(epoll.get(), again ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0)
-    return fail(cenote::system_error("watch a socket", errno));
-  return {};
 }
 
 Result<void> TcpCore::tune(int fd) const {
@@ -117,10 +99,6 @@ Result<void> TcpCore::tune(int fd) const {
       set(IPPROTO_TCP, TCP_KEEPCNT, 5) != 0 || set(IPPROTO_TCP, TCP_USER_TIMEOUT, silence) != 0)
     return fail(cenote::system_error("set up a socket", errno));
   return {};
-}
-
-void TcpCore::log_debug(const std::string& text) const {
-  if (options.log != nullptr) options.log->debug("tcp {}", text);
 }
 
 Result<void> TcpCore::reachable(const TcpAddress& peer) const {
@@ -155,77 +133,41 @@ Error TcpCore::misfit(const char* stage, std::uint64_t region, std::uint64_t tok
 
 bool TcpCore::progress() {
   bool any = std::exchange(happened, false);
-  if (interrupted_.load(std::memory_order_relaxed)) [[unlikely]] {
-    interrupted_.store(false, std::memory_order_relaxed);
-    look_at_all = any = true;
+  if (reception.interrupted()) [[unlikely]] {
+    reception.forget_interrupt();
+    look_soon = any = true;
   }
   const bool directly = endpoints.size() <= read_directly;
   for (TcpEndpoint* endpoint : endpoints) {
     any = endpoint->flush() || any;
     if (directly) any = endpoint->read() || any;
-    if (endpoint->is_unsettled()) look_at_all = true;
+    if (endpoint->is_unsettled()) look_soon = true;
   }
-  if (!directly || look_at_all) {
-    any = look() || any;
-  } else if ((++ticks_ & 15) == 0) {
-    const auto now = Clock::now();
-    if (now >= next_look_) {
-      next_look_ = now + look_interval;
-      any = look() || any;
-    }
-  }
+  if (!directly || look_soon || reception.due()) any = look() || any;
   return std::exchange(happened, false) || any;
 }
 
 bool TcpCore::look() {
-  look_at_all = false;
   bool any = false;
-  std::array<epoll_event, 64> events;
-  const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t serial = events[static_cast<std::size_t>(i)].data.u64;
-    if (serial == listener_serial) {
-      accept_guests();
-    } else if (serial == wakeup_serial) {
-      std::uint64_t ignored = 0;
-      (void)!::read(wakeup.get(), &ignored, sizeof ignored);
-    } else if (guests_.contains(serial)) {
-      (void)serve_guest(serial);
+  (void)look_around([&](std::uint64_t serial) {
+    if (TcpEndpoint* endpoint = endpoint_of(serial)) {
+      any = endpoint->read() || any;
     } else {
-      const auto found = std::find_if(endpoints.begin(), endpoints.end(),
-                                      [&](const TcpEndpoint* e) { return e->serial() == serial; });
-      if (found != endpoints.end()) {
-        any = (*found)->read() || any;
-      } else {
-        proceed_parting(serial);
-      }
+      proceed_parting(serial);
     }
-  }
+  });
   if (!partings_.empty())
     std::erase_if(partings_, [now = Clock::now()](const Parting& parting) { return now > parting.until; });
   for (TcpEndpoint* endpoint : endpoints) endpoint->tick();
-  if (!guests_.empty()) drop_stale_guests();
   return any;
 }
 
-void TcpCore::accept_guests() {
-  while (true) {
-    UniqueFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;
-    const auto unproved = static_cast<std::size_t>(std::count_if(
-        guests_.begin(), guests_.end(), [](const auto& guest) { return !guest.second.proved; }));
-    if (unproved >= max_unproved || !tune(fd.get())) continue;
-    const std::uint64_t serial = next_serial++;
-    Guest guest;
-    guest.since = Clock::now();
-    if (!random_bytes(std::span<std::uint8_t>(guest.nonce)) || !watch(fd.get(), serial, false, false))
-      continue;
-    const Bytes challenge = pack(Challenge{guest.nonce});
-    const auto sent = ::send(fd.get(), challenge.data(), challenge.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent != static_cast<ssize_t>(challenge.size())) continue;
-    guest.fd = std::move(fd);
-    guests_.emplace(serial, std::move(guest));
-  }
+bool TcpCore::invite(UniqueFd fd, std::uint64_t serial, Guest& guest) {
+  if (!tune(fd.get()) || !watch(fd.get(), serial)) return false;
+  const Bytes challenge = pack(Challenge{guest.nonce});
+  const auto sent = ::send(fd.get(), challenge.data(), challenge.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  guest.fd = std::move(fd);
+  return sent == static_cast<ssize_t>(challenge.size());
 }
 
 bool TcpCore::serve_guest(std::uint64_t serial) {
@@ -249,28 +191,11 @@ bool TcpCore::serve_guest(std::uint64_t serial) {
     }
     return false;
   }
-  const auto hello = unpack_hello(guest.got);
-  if (!hello || !equal_in_constant_time(hello->proof, proof_of(Side::dialer, self.header.secret, guest.nonce,
-                                                               *hello, self.header.id))) {
-    log_debug(hello ? "dropped who dialed: it does not know this side's secret"
-                    : "dropped who dialed: it speaks another protocol");
-    guests_.erase(found);
-    return false;
-  }
-  guest.proved = true;
-  guest.hello = *hello;
-  for (TcpEndpoint* endpoint : endpoints) {
-    if (!endpoint->waits_for_guest() || !endpoint->is(hello->dialer, hello->channel)) continue;
-    Guest taken = std::move(guest);
-    guests_.erase(found);
-    endpoint->adopt(serial, std::move(taken));
-    return false;
-  }
-  return true;
+  return meet(serial, unpack_hello(guest.got));
 }
 
 void TcpCore::look_for_notes() {
-  if (!listener) return;
+  if (!reception.is_open()) return;
   accept_guests();
   std::vector<std::uint64_t> serials;
   for (const auto& [serial, guest] : guests_) {
@@ -282,45 +207,20 @@ void TcpCore::look_for_notes() {
   }
 }
 
-bool TcpCore::take_guest(std::uint64_t dialer, std::uint32_t channel, std::uint64_t& serial, Guest& out) {
-  for (auto at = guests_.begin(); at != guests_.end(); ++at) {
-    Guest& guest = at->second;
-    if (!guest.proved || guest.hello.dialer != dialer || guest.hello.channel != channel) continue;
-    serial = at->first;
-    out = std::move(guest);
-    guests_.erase(at);
-    return true;
-  }
-  return false;
-}
-
-void TcpCore::drop_stale_guests() {
-  const auto now = Clock::now();
-  std::erase_if(guests_, [&](const auto& guest) {
-    return !guest.second.proved && now - guest.second.since > proof_time;
-  });
-}
-
 bool TcpCore::arm() {
   // Everything that can come, comes through a descriptor that stays readable until it was read.
   for (TcpEndpoint* endpoint : endpoints) {
     happened = endpoint->flush() || happened;
     endpoint->watch_room(endpoint->has_unsent());
   }
-  if (!happened && !interrupted_.load(std::memory_order_relaxed)) return true;
+  if (!happened && !reception.interrupted()) return true;
   disarm();
   return false;
 }
 
 void TcpCore::disarm() {
   for (TcpEndpoint* endpoint : endpoints) endpoint->watch_room(false);
-  look_at_all = true;
-}
-
-void TcpCore::interrupt() {
-  interrupted_.store(true, std::memory_order_release);
-  const std::uint64_t one = 1;
-  (void)!::write(wakeup.get(), &one, sizeof one);
+  look_soon = true;
 }
 
 bool Parting::proceed() {
@@ -341,7 +241,7 @@ bool Parting::proceed() {
 }
 
 bool TcpCore::part(UniqueFd fd, Bytes words, bool watched, std::size_t* said) {
-  Parting parting{std::move(fd), next_serial++, std::move(words), 0, Clock::now() + parting_time};
+  Parting parting{std::move(fd), reception.new_serial(), std::move(words), 0, Clock::now() + parting_time};
   const bool goes_on = parting.proceed();
   if (said != nullptr) *said = parting.said;
   if (!goes_on) return parting.said == parting.words.size();
@@ -366,11 +266,9 @@ void TcpCore::proceed_parting(std::uint64_t serial) {
 }
 
 void TcpCore::shut() {
-  for (TcpEndpoint* endpoint : endpoints) endpoint->close("its transport was destroyed");
+  ListeningCore::shut();
   for (Parting& parting : partings_) (void)parting.proceed();
   partings_.clear();
-  guests_.clear();
-  listener.reset();
 }
 
 namespace {
@@ -404,37 +302,10 @@ class TcpRegion final : public Region {
   std::size_t size_, owned_;
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public ListeningTransport<TcpCore, TcpEndpoint, TcpAddress> {
  public:
-  explicit TcpTransport(std::shared_ptr<TcpCore> core) : core_(std::move(core)), fds_{core_->epoll.get()} {}
-  ~TcpTransport() override { core_->shut(); }
-  TcpTransport(const TcpTransport&) = delete;
-  TcpTransport& operator=(const TcpTransport&) = delete;
-
-  [[nodiscard]] std::string_view name() const override { return "tcp"; }
+  using ListeningTransport::ListeningTransport;
   [[nodiscard]] Limits limits() const override { return {max_message, true}; }
-  [[nodiscard]] const Bytes& address() const override { return core_->address; }
-  [[nodiscard]] Result<void> reachable(std::span<const std::byte> peer_address) const override {
-    CENOTE_ASSIGN(const TcpAddress peer, TcpAddress::parse(peer_address));
-    return core_->reachable(peer);
-  }
-  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> peer_address, std::string peer_name,
-                                            std::uint32_t channel, Deadline deadline) override {
-    CENOTE_ASSIGN(TcpAddress peer, TcpAddress::parse(peer_address));
-    CENOTE_TRY(core_->reachable(peer));
-    if (peer.header.id == core_->self.header.id)
-      return fail(ErrorCode::invalid_argument, "connect to " + peer_name,
-                  "that is this transport's own address");
-    for (const TcpEndpoint* endpoint : core_->endpoints) {
-      if (endpoint->is(peer.header.id, channel))
-        return fail(ErrorCode::already_exists, "connect to " + peer_name,
-                    "there is an endpoint on channel " + std::to_string(channel) + " already");
-    }
-    core_->look_at_all = true;
-    CENOTE_ASSIGN(std::unique_ptr<Endpoint> made,
-                  TcpEndpoint::connect(core_, std::move(peer), std::move(peer_name), channel, deadline));
-    return made;
-  }
   Result<std::unique_ptr<Region>> allocate(std::size_t bytes) override {
     const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
     if (rounded < bytes)
@@ -453,11 +324,6 @@ class TcpTransport final : public Transport {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a memory description carries its address as a number.
     return make(reinterpret_cast<std::byte*>(memory.address), memory.size, 0);
   }
-  bool progress() override { return core_->progress(); }
-  [[nodiscard]] std::span<const int> wait_fds() const override { return fds_; }
-  bool arm() override { return core_->arm(); }
-  void disarm() override { core_->disarm(); }
-  void interrupt() override { core_->interrupt(); }
 
  private:
   Result<std::unique_ptr<Region>> make(std::byte* data, std::size_t bytes, std::size_t owned) {
@@ -468,9 +334,6 @@ class TcpTransport final : public Transport {
     key.size = bytes;
     return std::make_unique<TcpRegion>(core_, key, data, owned);
   }
-
-  std::shared_ptr<TcpCore> core_;
-  std::array<int, 1> fds_;
 };
 
 }  // namespace

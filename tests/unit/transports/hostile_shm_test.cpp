@@ -1,6 +1,7 @@
 // What a peer on the same host that has proved itself may send or write into shared memory, and what becomes
 // of it.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -145,6 +146,42 @@ TEST(HostileShm, AskingForMemoryWithoutTakingItIsEnded) {
   }));
   victim.expect_failed(ErrorCode::protocol_error, "flood");
   victim.expect_others_well();
+}
+
+/// A reader that is slow, not hostile: what its socket did not take leaves when it reads, though it says
+/// nothing.
+TEST(HostileShm, PacketsThatTheSocketDidNotTakeLeaveWhenThePeerReads) {
+  constexpr int many = 400;
+  Victim victim(shm_kind());
+  ShmMallory mallory(victim);
+  mallory.finish(victim);
+  std::vector<std::unique_ptr<Region>> regions;
+  for (int i = 0; i < many; ++i) {
+    regions.push_back(region(victim.transport(), 1));
+    const auto key = RegionKey::unpack(regions.back()->key());
+    Writer body;
+    body.put(key->region).put(key->token);
+    ASSERT_TRUE(mallory.control.send(PacketType::want_region, body.bytes()));
+    ASSERT_EQ(mallory.read(victim, PacketType::region).fds.size(), 1U);
+  }
+  regions.clear();  // each tells the peer
+  Transport& transport = victim.transport();
+  ASSERT_TRUE(drive({victim.pair.left.get(), &transport}, [&] { return transport.arm(); }));
+  pollfd asleep{transport.wait_fds()[0], POLLIN, 0};
+  ASSERT_EQ(::poll(&asleep, 1, 0), 0) << "awake without a reason";
+  int told = 0;
+  const auto take = [&] {
+    for (auto got = mallory.control.receive(); got && *got; got = mallory.control.receive())
+      told += (*got)->type == PacketType::region_gone;
+  };
+  take();
+  ASSERT_LT(told, many) << "the socket took them all: nothing was kept";
+  EXPECT_EQ(::poll(&asleep, 1, 20'000), 1) << "it sleeps on, though there is room";
+  transport.disarm();
+  EXPECT_TRUE(victim.until([&] {
+    take();
+    return told == many;
+  })) << told;
 }
 
 TEST(HostileShm, ImpossibleSizesAndCountsFail) {
