@@ -4,7 +4,7 @@ cenote_test(remote_codec_test
 cenote_test(remote_test
   SOURCES unit/remote/remote_test.cpp unit/remote/comm_test.cpp unit/remote/hostile_test.cpp
           unit/remote/shared_worker_test.cpp unit/remote/share_test.cpp unit/remote/worker_end_test.cpp
-          unit/remote/silence_test.cpp
+          unit/remote/silence_test.cpp unit/remote/overrun_test.cpp
   USES cenote_remote
   TIMEOUT 300)
 # The driver's own conformance suite, with a worker in between.
@@ -24,7 +24,8 @@ set(remote_differs
   *PinnedSourceIsReadWhenTheStreamGetsThere* *TheHostSeesWhatStreamsWriteToPinnedMemory*
   *WaitForValuesThatTheHostWritesToPinnedMemory* *ADestroyedStreamStillRunsWhatIsInIt*
   *HostFunctionsRunInOrderAndMayNotCallTheDriver* *KernelsReachPinnedHostMemory*
-  # Small allocations share granules, and mappings are opened to devices, not to contexts.
+  # Overruns are noticed at the granule's end (overrun_test.cpp runs what can be), and mappings are opened to devices,
+  # not to contexts.
   *AStoreBehindTheEndIsAnIllegalAddressThatSticks* *AFaultDoesNotReachOtherContexts*
   *AnotherCardsMemoryNeedsPeerAccess*
   # Free memory is told in granules; one device's memory is not mapped in another's range.

@@ -263,10 +263,7 @@ Status RemoteDriverImpl::ctx_synchronize() {
   const Session::Lock lock(session_);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
-  Reply reply;
-  reply.context = target.context;
-  const auto status = target.device->lane.ask(reply, CtxSync{});
-  return synchronized(target, reply, status);
+  return synchronize(target, CtxSync{});
 }
 
 Status RemoteDriverImpl::device_can_access_peer(int* can, cuda::DeviceId id, cuda::DeviceId peer) {

@@ -237,6 +237,16 @@ class RemoteDriverImpl final : public RemoteDriver {
   }
   cuda::Status report(const RemoteDevice& device, cuda::Status status, const std::string& detail) const;
   cuda::Status synchronized(const Target& target, Reply& reply, cuda::Status status);
+  /// Asks for a point that the device has to come to, or whether it has (`not_ready`: not yet).
+  template <class C>
+  cuda::Status synchronize(const Target& target, C command) {
+    Reply reply;
+    reply.context = target.context;
+    const auto status = target.device->lane.ask(reply, command);
+    return status == cuda::Status::not_ready ? status : synchronized(target, reply, status);
+  }
+  /// The caller's event and where it lives; nullptr: none of ours.
+  EventEntry* event_of(cuda::Event event, Target& target);
   void spread_loss();
   void order_after(RemoteDevice& later, RemoteDevice& earlier);
 

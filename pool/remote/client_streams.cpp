@@ -68,20 +68,14 @@ Status RemoteDriverImpl::stream_synchronize(cuda::Stream stream) {
   const Session::Lock lock(session_);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
-  Reply reply;
-  reply.context = target.context;
-  const auto status = target.device->lane.ask(reply, StreamSync{0, target.stream});
-  return synchronized(target, reply, status);
+  return synchronize(target, StreamSync{0, target.stream});
 }
 
 Status RemoteDriverImpl::stream_query(cuda::Stream stream) {
   const Session::Lock lock(session_);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
-  Reply reply;
-  reply.context = target.context;
-  const auto status = target.device->lane.ask(reply, StreamQuery{0, target.stream});
-  return status == Status::not_ready ? status : synchronized(target, reply, status);
+  return synchronize(target, StreamQuery{0, target.stream});
 }
 
 Status RemoteDriverImpl::stream_wait_event(cuda::Stream stream, cuda::Event event, unsigned flags) {
@@ -139,6 +133,14 @@ Status RemoteDriverImpl::launch_host_func(cuda::Stream stream, cuda::HostFn func
   return status;
 }
 
+EventEntry* RemoteDriverImpl::event_of(cuda::Event event, Target& target) {
+  const auto handle = Handle::of(event);
+  auto* device = device_of(handle);
+  auto* entry = device == nullptr ? nullptr : device->events.get(handle);
+  if (entry != nullptr) target = {device, entry->context, 0};
+  return entry;
+}
+
 Status RemoteDriverImpl::event_create(cuda::Event* event, unsigned flags) {
   if (event == nullptr || flags > 7) return Status::invalid_value;
   if ((flags & cuda::event_interprocess) != 0)
@@ -153,12 +155,10 @@ Status RemoteDriverImpl::event_create(cuda::Event* event, unsigned flags) {
 
 Status RemoteDriverImpl::event_destroy(cuda::Event event) {
   const Session::Lock lock(session_);
+  Target target;
+  if (event_of(event, target) == nullptr) return Status::invalid_handle;
   const auto handle = Handle::of(event);
-  auto* device = device_of(handle);
-  const auto* entry = device == nullptr ? nullptr : device->events.get(handle);
-  if (entry == nullptr) return Status::invalid_handle;
-  const Target target{device, entry->context, 0};
-  device->events.remove(handle);
+  target.device->events.remove(handle);
   return tell(target, EventDestroy{handle.index()});
 }
 
@@ -175,32 +175,22 @@ Status RemoteDriverImpl::event_record(cuda::Event event, cuda::Stream stream) {
 
 Status RemoteDriverImpl::event_query(cuda::Event event) {
   const Session::Lock lock(session_);
-  const auto handle = Handle::of(event);
-  auto* device = device_of(handle);
-  const auto* entry = device == nullptr ? nullptr : device->events.get(handle);
+  Target target;
+  const auto* entry = event_of(event, target);
   if (entry == nullptr) return Status::invalid_handle;
-  const Target target{device, entry->context, 0};
-  if (const auto status = well(*device, target.context); status != Status::success) return status;
+  if (const auto status = well(*target.device, target.context); status != Status::success) return status;
   if (!entry->recorded) return Status::success;
-  Reply reply;
-  reply.context = target.context;
-  const auto status = device->lane.ask(reply, EventQuery{0, handle.index()});
-  return status == Status::not_ready ? status : synchronized(target, reply, status);
+  return synchronize(target, EventQuery{0, Handle::of(event).index()});
 }
 
 Status RemoteDriverImpl::event_synchronize(cuda::Event event) {
   const Session::Lock lock(session_);
-  const auto handle = Handle::of(event);
-  auto* device = device_of(handle);
-  const auto* entry = device == nullptr ? nullptr : device->events.get(handle);
+  Target target;
+  const auto* entry = event_of(event, target);
   if (entry == nullptr) return Status::invalid_handle;
-  const Target target{device, entry->context, 0};
-  if (const auto status = well(*device, target.context); status != Status::success) return status;
+  if (const auto status = well(*target.device, target.context); status != Status::success) return status;
   if (!entry->recorded) return Status::success;
-  Reply reply;
-  reply.context = target.context;
-  const auto status = device->lane.ask(reply, EventSync{0, handle.index()});
-  return synchronized(target, reply, status);
+  return synchronize(target, EventSync{0, Handle::of(event).index()});
 }
 
 Status RemoteDriverImpl::event_elapsed_time(float* ms, cuda::Event start, cuda::Event end) {

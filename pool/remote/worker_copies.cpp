@@ -162,37 +162,23 @@ Result<bool> WorkerLane::pump_downloads() {
 }
 
 Result<void> WorkerLane::on(const Copy& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
-  if (!find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "copy: no such stream");
   if (!accessible(c.dst, c.bytes) || !accessible(c.src, c.bytes))
-    return tell_error(context, Status::invalid_value, "copy: no memory there");
-  auto status = enter(context);
-  if (status == Status::success) status = shared_.driver.memcpy_dtod_async(c.dst, c.src, c.bytes, stream);
-  if (status != Status::success) return tell_error(context, status, detail_of());
-  worked(stream, c.stream, context);
-  return {};
+    return tell_error(context_, Status::invalid_value, "copy: no memory there");
+  return in_stream(c.stream, "copy", [&](cuda::Stream stream) {
+    return shared_.driver.memcpy_dtod_async(c.dst, c.src, c.bytes, stream);
+  });
 }
 
 Result<void> WorkerLane::on(const Fill& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
   if (c.width != 1 && c.width != 4)
     return fail(ErrorCode::protocol_error, "fill", "width is neither 1 nor 4");
-  if (!find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "fill: no such stream");
   if (c.count > UINT64_MAX / c.width || c.dst % c.width != 0 || !accessible(c.dst, c.count * c.width))
-    return tell_error(context, Status::invalid_value, "fill: no memory there");
-  auto status = enter(context);
-  if (status == Status::success) {
-    status = c.width == 1
-                 ? shared_.driver.memset_d8_async(c.dst, static_cast<unsigned char>(c.value), c.count, stream)
-                 : shared_.driver.memset_d32_async(c.dst, c.value, c.count, stream);
-  }
-  if (status != Status::success) return tell_error(context, status, detail_of());
-  worked(stream, c.stream, context);
-  return {};
+    return tell_error(context_, Status::invalid_value, "fill: no memory there");
+  return in_stream(c.stream, "fill", [&](cuda::Stream stream) {
+    auto& driver = shared_.driver;
+    return c.width == 1 ? driver.memset_d8_async(c.dst, static_cast<unsigned char>(c.value), c.count, stream)
+                        : driver.memset_d32_async(c.dst, c.value, c.count, stream);
+  });
 }
 
 }  // namespace cenote::pool::remote

@@ -218,6 +218,10 @@ class WorkerLane {
   cuda::Status enter(std::uint32_t context);
   bool find_stream(std::uint32_t wire, cuda::Stream& stream, std::uint32_t& context);
   EventSlot* find_event(std::uint32_t index);
+  /// Puts work into the client's stream: work(stream) in its context, as part of what `what` names. A failure
+  /// is told to the client as one of the stream's context.
+  template <class Work>
+  Result<void> in_stream(std::uint32_t wire, std::string_view what, Work&& work);
   template <class Slot>
   Slot* make_slot(std::vector<Slot>& table, std::uint32_t index);
   template <class Slot>

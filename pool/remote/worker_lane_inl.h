@@ -18,6 +18,19 @@ Result<void> WorkerLane::say(const C& command) {
   return {};
 }
 
+template <class Work>
+Result<void> WorkerLane::in_stream(std::uint32_t wire, std::string_view what, Work&& work) {
+  cuda::Stream stream = nullptr;
+  std::uint32_t context = 0;
+  if (!find_stream(wire, stream, context))
+    return tell_error(context_, cuda::Status::invalid_handle, std::string(what) + ": no such stream");
+  auto status = enter(context);
+  if (status == cuda::Status::success) status = work(stream);
+  if (status != cuda::Status::success) return tell_error(context, status, detail_of());
+  worked(stream, wire, context);
+  return {};
+}
+
 template <class Slot>
 Slot* WorkerLane::make_slot(std::vector<Slot>& table, std::uint32_t index) {
   if (index >= most_handles) return nullptr;

@@ -12,7 +12,6 @@ using cuda::Status;
 
 namespace {
 
-constexpr std::size_t most_image = std::size_t{256} << 20;
 constexpr std::uint32_t most_containers = 4096;
 
 /// A wrapper as programs pass it (fatbinary_section.h), around containers that arrived one by one.
@@ -79,8 +78,6 @@ Result<void> WorkerLane::on(const ModuleData& c) {
   if (c.module >= modules_.size()) modules_.resize(c.module + 1);
   auto& slot = modules_[c.module];
   if (slot.live) return fail(ErrorCode::protocol_error, "load module", "module number in use");
-  if (slot.image.size() + c.bytes.size() > most_image)
-    return fail(ErrorCode::protocol_error, "load module", "its image is larger than 256 MiB");
   if (slot.refused || !keep(slot, c.bytes.size())) {
     slot.refused = true;
     Bytes().swap(slot.image);  // what still comes of it is dropped, too; module_load tells
@@ -238,24 +235,18 @@ Result<void> WorkerLane::on(const FunctionSet& c) {
 
 Result<void> WorkerLane::on(const Launch& c) {
   const auto* slot = live_slot(functions_, c.function);
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
-  if (slot == nullptr || !find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "launch: no such function or stream");
+  if (slot == nullptr) return tell_error(context_, Status::invalid_handle, "launch: no such function");
   if (c.params.size() != slot->param_bytes)
     return fail(ErrorCode::protocol_error, "launch",
                 std::to_string(c.params.size()) + " bytes of parameters for a kernel with " +
                     std::to_string(slot->param_bytes));
-  const cuda::LaunchConfig config{
-      {c.grid_x, c.grid_y, c.grid_z}, {c.block_x, c.block_y, c.block_z}, c.shared_bytes};
-  auto status = enter(context);
-  if (status == Status::success)
-    status =
-        shared_.driver.launch_kernel_packed(slot->handle, config, stream, c.params.data(), c.params.size());
-  launches_.fetch_add(1, std::memory_order_relaxed);
-  if (status != Status::success) return tell_error(context, status, detail_of());
-  worked(stream, c.stream, context);
-  return {};
+  return in_stream(c.stream, "launch", [&](cuda::Stream stream) {
+    launches_.fetch_add(1, std::memory_order_relaxed);
+    const cuda::LaunchConfig config{
+        {c.grid_x, c.grid_y, c.grid_z}, {c.block_x, c.block_y, c.block_z}, c.shared_bytes};
+    return shared_.driver.launch_kernel_packed(slot->handle, config, stream, c.params.data(),
+                                               c.params.size());
+  });
 }
 
 }  // namespace cenote::pool::remote

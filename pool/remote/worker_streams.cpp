@@ -112,45 +112,29 @@ Result<void> WorkerLane::on(const StreamQuery& c) {
 }
 
 Result<void> WorkerLane::on(const StreamWaitEvent& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
   if (c.lane >= shared_.lanes.size())
     return fail(ErrorCode::protocol_error, "wait for event", "no such lane");
   const auto* event = shared_.lanes[c.lane]->find_event(c.event);
-  if (event == nullptr || !find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "wait for event: no such event or stream");
-  auto status = enter(context);
-  if (status == Status::success) status = shared_.driver.stream_wait_event(stream, event->handle, 0);
-  worked(stream, c.stream, context);
-  return check(status);
+  if (event == nullptr) return tell_error(context_, Status::invalid_handle, "wait for event: no such event");
+  return in_stream(c.stream, "wait for event", [&](cuda::Stream stream) {
+    return shared_.driver.stream_wait_event(stream, event->handle, 0);
+  });
 }
 
 Result<void> WorkerLane::on(const StreamWaitValue& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
-  if (!find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "no such stream");
   if (!covers(c.address, 4))
-    return tell_error(context, Status::invalid_value, "wait for value: no memory there");
-  auto status = enter(context);
-  if (status == Status::success)
-    status = shared_.driver.stream_wait_value32(stream, c.address, c.value, c.flags);
-  worked(stream, c.stream, context);
-  return check(status);
+    return tell_error(context_, Status::invalid_value, "wait for value: no memory there");
+  return in_stream(c.stream, "wait for value", [&](cuda::Stream stream) {
+    return shared_.driver.stream_wait_value32(stream, c.address, c.value, c.flags);
+  });
 }
 
 Result<void> WorkerLane::on(const StreamWriteValue& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
-  if (!find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "no such stream");
   if (!covers(c.address, 4))
-    return tell_error(context, Status::invalid_value, "write value: no memory there");
-  auto status = enter(context);
-  if (status == Status::success)
-    status = shared_.driver.stream_write_value32(stream, c.address, c.value, c.flags);
-  worked(stream, c.stream, context);
-  return check(status);
+    return tell_error(context_, Status::invalid_value, "write value: no memory there");
+  return in_stream(c.stream, "write value", [&](cuda::Stream stream) {
+    return shared_.driver.stream_write_value32(stream, c.address, c.value, c.flags);
+  });
 }
 
 // The client's function runs in the client. The stream announces it by a fence and waits for a word, which is
@@ -231,15 +215,10 @@ Result<void> WorkerLane::on(const EventDestroy& c) {
 }
 
 Result<void> WorkerLane::on(const EventRecord& c) {
-  cuda::Stream stream = nullptr;
-  std::uint32_t context = 0;
   const auto* event = find_event(c.event);
-  if (event == nullptr || !find_stream(c.stream, stream, context))
-    return tell_error(context_, Status::invalid_handle, "record event: no such event or stream");
-  auto status = enter(context);
-  if (status == Status::success) status = shared_.driver.event_record(event->handle, stream);
-  worked(stream, c.stream, context);
-  return check(status);
+  if (event == nullptr) return tell_error(context_, Status::invalid_handle, "record event: no such event");
+  return in_stream(c.stream, "record event",
+                   [&](cuda::Stream stream) { return shared_.driver.event_record(event->handle, stream); });
 }
 
 Result<void> WorkerLane::on(const EventSync& c) {
