@@ -9,6 +9,9 @@ cenote_test(pool_core_test
   SOURCES unit/pool/store_test.cpp unit/pool/journal_test.cpp unit/pool/broker_core_test.cpp
   USES cenote_pool_core)
 if(CENOTE_WITH_GRPC)
+  cenote_test(pool_client_test
+    SOURCES unit/pool/status_test.cpp unit/pool/lease_file_test.cpp
+    USES cenote_client)
   cenote_test(pool_broker_test
     SOURCES multi/pool/broker_server_test.cpp
     USES cenote_broker

@@ -46,10 +46,8 @@ constexpr auto kAskAgain = std::chrono::milliseconds(50);
 /// A server that misses a certificate hangs up without a word that gRPC would pass on.
 void explain_missing_certificate(const ClientOptions& options, Error& error) {
   if (!options.credentials.certificate.empty() || !unreachable(error)) return;
-  constexpr std::string_view hung_up[] = {"handshake", "Socket closed", "reset by peer", "Broken pipe"};
-  const bool met_somebody = std::ranges::any_of(
-      hung_up, [&](std::string_view text) { return error.cause.find(text) != std::string::npos; });
-  if (!met_somebody) return;
+  const bool hung_up = error.cause == "the TLS handshake failed" || error.cause == "it closed the connection";
+  if (!hung_up) return;
   error.code = ErrorCode::permission_denied;
   error.cause = "the broker refused the connection: a client certificate is required (" + error.cause + ")";
   error.remedy = "see tls.dir: cenote needs a certificate there that the pool's authority issued";

@@ -34,6 +34,61 @@ constexpr Pair kCodes[] = {
     {ErrorCode::internal, grpc::StatusCode::INTERNAL},
 };
 
+/// What gRPC says, in words. The first row of the code whose text occurs in gRPC's own is taken.
+struct Words {
+  grpc::StatusCode code;
+  std::string_view text;
+  const char *cause, *remedy;
+};
+constexpr Words kWords[] = {
+    {grpc::StatusCode::UNAVAILABLE, "Connection refused", "nothing listens there (connection refused)",
+     "start it there, or correct the address"},
+    {grpc::StatusCode::UNAVAILABLE, "DNS resolution failed", "no host of that name is known (DNS)",
+     "correct the host name, or give the address in numbers"},
+    {grpc::StatusCode::UNAVAILABLE, "No route to host", "there is no route to that host",
+     "is the machine up, and does a firewall let the port through?"},
+    {grpc::StatusCode::UNAVAILABLE, "etwork is unreachable", "there is no network that leads to that host",
+     "see the addresses and routes of this machine (ip addr, ip route)"},
+    {grpc::StatusCode::UNAVAILABLE, "not in peer certificate",
+     "its certificate is of another role or name than the one expected there",
+     "correct the address; are both certificates of the same pool?"},
+    {grpc::StatusCode::UNAVAILABLE, "ERTIFICATE_VERIFY_FAILED",
+     "the TLS handshake failed: its certificate is of another authority, or out of date",
+     "are both certificates of the same pool? compare ca.pem in tls.dir on both machines"},
+    {grpc::StatusCode::UNAVAILABLE, "certificate verify failed",
+     "the TLS handshake failed: its certificate is of another authority, or out of date",
+     "are both certificates of the same pool? compare ca.pem in tls.dir on both machines"},
+    {grpc::StatusCode::UNAVAILABLE, "andshake", "the TLS handshake failed",
+     "is it running there, and are both certificates of the same pool?"},
+    {grpc::StatusCode::UNAVAILABLE, "keepalive", "it no longer answers on the open connection",
+     "its machine or the way there is down, or the process is stopped"},
+    {grpc::StatusCode::UNAVAILABLE, "imed out", "the connection was not made in time",
+     "is the machine up, and does a firewall let the port through?"},
+    {grpc::StatusCode::UNAVAILABLE, "ocket closed", "it closed the connection",
+     "it may have ended or started anew: see its log, and try again"},
+    {grpc::StatusCode::UNAVAILABLE, "reset by peer", "it closed the connection",
+     "it may have ended or started anew: see its log, and try again"},
+    {grpc::StatusCode::UNAVAILABLE, "roken pipe", "it closed the connection",
+     "it may have ended or started anew: see its log, and try again"},
+    {grpc::StatusCode::UNAVAILABLE, "GOAWAY", "it is ending and takes no more calls",
+     "start it anew, or try again in a moment"},
+    {grpc::StatusCode::DEADLINE_EXCEEDED, "", "it did not answer in time",
+     "is it stopped, overloaded or cut off? see its log"},
+    {grpc::StatusCode::CANCELLED, "", "the call was cancelled", ""},
+    {grpc::StatusCode::UNIMPLEMENTED, "", "it does not know this call",
+     "is that address the right one, and do both sides run the same version?"},
+};
+constexpr Words kUnknown{grpc::StatusCode::UNKNOWN, "", "gRPC reports",
+                         "is it running there, and are both certificates of the same pool?"};
+
+const Words& words_of(const grpc::Status& status) {
+  for (const auto& words : kWords) {
+    if (words.code == status.error_code() && status.error_message().find(words.text) != std::string::npos)
+      return words;
+  }
+  return kUnknown;
+}
+
 grpc::StatusCode translate(ErrorCode code) {
   for (const auto& [ours, theirs] : kCodes) {
     if (ours == code) return theirs;
@@ -80,12 +135,12 @@ grpc::Status to_status(const Error& error) {
 Error to_error(const grpc::Status& status, std::string stage, std::string peer) {
   Error error;
   if (read_details(status.error_details(), error)) return error;
-  error = Error{translate(status.error_code()), std::move(stage), status.error_message()};
+  const auto& words = words_of(status);
+  error = Error{translate(status.error_code()), std::move(stage), words.cause};
+  if (&words == &kUnknown) error.cause += ": " + status.error_message();
   error.peer = std::move(peer);
+  error.remedy = words.remedy;
   error.native = static_cast<int>(status.error_code());
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    error.remedy = "is it running there, and are both certificates of the same pool?";
-  }
   return error;
 }
 

@@ -16,7 +16,8 @@ namespace cenote::pool {
 grpc::Status to_status(const Error& error);
 
 /// The Error of a failed status. What the other process sent keeps its own stage; what gRPC reported (no
-/// connection, deadline, cancelled) gets `stage` and `peer`, and gRPC's code in `native`.
+/// connection, deadline, cancelled) gets `stage` and `peer`, gRPC's code in `native`, the cause in words and
+/// what to do about it. gRPC's own text is kept only where it is none that is known here.
 Error to_error(const grpc::Status& status, std::string stage, std::string peer);
 
 }  // namespace cenote::pool
