@@ -87,7 +87,7 @@ class Endpoint {
 
   /// Writes `src` to the peer's memory, then adds 1 to its signal counter `signal` (no_signal: none). `src`
   /// is unchanged until the completion. `src` may be empty: a pure signal. The completion means: `src` may be
-  /// reused, and the write will become visible unless the endpoint fails. Returns resource_exhausted when the
+  /// reused, and the write has left this side as drained() means it. Returns resource_exhausted when the
   /// endpoint's queue is full: progress, poll, try again (nothing was posted).
   virtual Result<void> put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
                            std::uint64_t tag) = 0;
@@ -116,7 +116,11 @@ class Endpoint {
   /// nullopt while the endpoint is well.
   [[nodiscard]] virtual std::optional<Error> failure() const = 0;
   /// Tells the peer, without waiting, that this side is gone: its endpoint fails with peer_failed and
-  /// `reason`.
+  /// `reason`, like when the endpoint or its transport is destroyed. What is not complete yet ends with an
+  /// error here. What has left (see drained()) still arrives before the peer's endpoint fails, though
+  /// everything here is destroyed at once. There is one exception, over a network: where the peer itself is
+  /// still sending to this side and the transport does not live on, the operating system may drop what has
+  /// not reached the peer's host. Who must know that the peer has something waits for its answer.
   virtual void close(std::string_view reason) = 0;
   [[nodiscard]] virtual EndpointStats stats() const = 0;
   [[nodiscard]] virtual std::string_view transport_name() const = 0;

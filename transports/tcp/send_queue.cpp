@@ -58,14 +58,15 @@ void SendQueue::refer(Segment segment) {
   segments_.push(segment);
 }
 
-void SendQueue::end_frame(bool begun) {
+void SendQueue::end_frame(bool begun, std::optional<std::uint64_t> tag) {
   if (ends_.empty()) begun_ = begun;
-  if (added_ != (ends_.empty() ? advanced_ : ends_.back())) ends_.push(added_);
+  ends_.push(End{added_, tag});
+  if (tag) ++tagged_;
 }
 
 bool SendQueue::rest_of_frame(Bytes& out, std::size_t most) {
   if (!begun_ || ends_.empty()) return true;
-  std::size_t left = ends_.front() - advanced_, own = own_taken_;
+  std::size_t left = ends_.front().at - advanced_, own = own_taken_;
   if (left > most) return false;
   for (std::size_t i = 0; left != 0; ++i) {
     const Segment& segment = segments_[i];
@@ -114,7 +115,14 @@ void SendQueue::advance(std::size_t count, const std::function<void(std::uint64_
   if (count == 0) return;
   advanced_ += count;
   begun_ = true;
-  while (!ends_.empty() && ends_.front() <= advanced_) begun_ = ends_.pop() != advanced_;
+  while (!ends_.empty() && ends_.front().at <= advanced_) {
+    const End end = ends_.pop();
+    begun_ = end.at != advanced_;
+    if (end.tag) {
+      --tagged_;
+      done(*end.tag);
+    }
+  }
   while (!segments_.empty()) {
     Segment& segment = segments_.front();
     const std::size_t now = std::min(count, segment.length);
@@ -127,23 +135,21 @@ void SendQueue::advance(std::size_t count, const std::function<void(std::uint64_
     count -= now;
     if (segment.length != 0) return;
     if (segment.data != nullptr) --references_;
-    const auto tag = segment.tag;
     (void)segments_.pop();
-    if (tag) done(*tag);
   }
   own_.clear();
   own_taken_ = 0;
 }
 
 void SendQueue::clear(const std::function<void(std::uint64_t)>& dropped) {
-  while (!segments_.empty()) {
-    const Segment segment = segments_.pop();
-    if (segment.tag) dropped(*segment.tag);
+  while (!ends_.empty()) {
+    const End end = ends_.pop();
+    if (end.tag) dropped(*end.tag);
   }
+  segments_.clear();
   own_.clear();
   own_taken_ = 0;
-  references_ = 0;
-  ends_.clear();
+  references_ = tagged_ = 0;
   advanced_ = added_;
   begun_ = false;
 }

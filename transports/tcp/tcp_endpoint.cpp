@@ -181,7 +181,8 @@ Result<void> TcpEndpoint::send(std::span<const std::byte> message) {
 }
 
 // The first small operation after a progress() leaves at once; those that follow are gathered until the next
-// progress(), or until there are enough. Without a tag the body is the caller's again when this returns.
+// progress(), or until there are enough. Complete is what the kernel has: what is destroyed here cannot take
+// it back. Without a tag the body is the caller's again when this returns.
 void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std::optional<std::uint64_t> tag,
                        std::uint64_t region) {
   std::span<const std::byte> head = frame.bytes();
@@ -198,15 +199,18 @@ void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std:
     head = head.subspan(of_head);
     body = body.subspan(count - of_head);
   }
+  core_->happened = true;
+  if (head.empty() && body.empty()) {
+    if (tag) finish(*tag);
+    return;
+  }
   out_.copy(head);
   if (owned && !body.empty()) {
-    out_.refer(SendQueue::Segment{body.data(), body.size(), tag, region});
+    out_.refer(SendQueue::Segment{body.data(), body.size(), region});
   } else {
     out_.copy(body);
-    if (tag) finish(*tag);
   }
-  out_.end_frame(begun);
-  core_->happened = true;
+  out_.end_frame(begun, tag);
   if (stage_ == Stage::ready && !reading_ && (out_.copied() >= flush_limit || out_.references() != 0))
     flush();
 }

@@ -84,9 +84,7 @@ class TcpEndpoint final : public EndpointBase {
 
   /// The frame of an operation on the peer's memory; checks the key and the bounds that it carries.
   Result<Frame> frame_for(FrameType type, const RemoteSlice& slice, std::uint64_t length, const char* stage);
-  [[nodiscard]] bool full() const {
-    return done_.size() + awaited_.size() + out_.references() >= queue_depth;
-  }
+  [[nodiscard]] bool full() const { return done_.size() + awaited_.size() + out_.tagged() >= queue_depth; }
   void post(const Frame& frame, std::span<const std::byte> body, std::optional<std::uint64_t> tag,
             std::uint64_t region = 0);
 

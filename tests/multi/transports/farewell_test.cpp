@@ -190,6 +190,71 @@ TEST_P(Farewell, ReasonFollowsAPayloadThatTheSocketHasNotTaken) {
       << pair.to_left->failure()->message();
 }
 
+/// Puts until nothing completes any more, or `most` have: how many are complete.
+std::uint64_t fill(Transport& transport, Endpoint& endpoint, const RemoteKey& key,
+                   const std::vector<Bytes>& sources, std::uint64_t most) {
+  std::uint64_t posted = 0, complete = 0, idle = 0;
+  while (complete < most && idle < 200) {
+    const Bytes& source = sources[posted % sources.size()];
+    posted += endpoint.put(source, {&key, 0}, 3, posted).has_value();
+    Completion done[64];
+    const std::size_t got = endpoint.poll(done);
+    for (std::size_t i = 0; i < got; ++i) complete += !done[i].error;
+    idle = got == 0 ? idle + 1 : 0;
+    if (posted % 3 == 0 || got == 0) transport.progress();
+  }
+  return complete;
+}
+
+/// Small puts are copied, large ones are not: both kinds, and a mix.
+std::vector<std::vector<Bytes>> loads() {
+  return {{pattern(8, 1)}, {pattern(900, 2)}, {pattern(50'000, 3)}, {pattern(100, 4), pattern(20'000, 5)}};
+}
+
+TEST_P(Farewell, WhatIsCompleteArrivesThoughEverythingIsDestroyedAtOnce) {
+  for (const auto& sources : loads()) {
+    Pair pair(GetParam());
+    const auto memory = region(*pair.right, 64 * 1024);
+    pair.settle();
+    std::uint64_t one = 0;  // the way to that region stands before the other side looks no more
+    ASSERT_TRUE(pair.to_right->get(std::as_writable_bytes(std::span(&one, 1)), {&memory->key(), 0}, 0));
+    ASSERT_EQ(pair.finished(*pair.to_right, 1).size(), 1U);
+    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 100'000);
+    ASSERT_GT(complete, 0U);
+    pair.to_right.reset();
+    pair.left.reset();
+    ASSERT_TRUE(drive({pair.right.get()}, [&] { return pair.to_left->failure().has_value(); }));
+    EXPECT_GE(pair.to_left->signal(3), complete) << sources.front().size();
+    EXPECT_EQ(pair.to_left->failure()->code, ErrorCode::peer_failed);
+  }
+}
+
+TEST_P(Farewell, WhatIsCompleteArrivesWhileThePeerSendsIfTheTransportLivesOn) {
+  for (const auto& sources : loads()) {
+    Pair pair(GetParam());
+    const auto memory = region(*pair.right, 64 * 1024), mine = region(*pair.left, 64 * 1024);
+    pair.settle();
+    std::uint64_t one = 0;
+    ASSERT_TRUE(pair.to_right->get(std::as_writable_bytes(std::span(&one, 1)), {&memory->key(), 0}, 0));
+    ASSERT_TRUE(pair.to_left->get(std::as_writable_bytes(std::span(&one, 1)), {&mine->key(), 0}, 0));
+    ASSERT_EQ(pair.finished(*pair.to_right, 1).size(), 1U);
+    ASSERT_EQ(pair.finished(*pair.to_left, 1).size(), 1U);
+    // The peer does not read, but it sends.
+    const Bytes data = pattern(5000, 9);
+    for (int i = 0; i < 100; ++i) (void)pair.to_left->put(data, {&mine->key(), 0}, 0, 0);
+    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 100'000);
+    ASSERT_GT(complete, 0U);
+    pair.to_right.reset();
+    ASSERT_TRUE(pair.until([&] {
+      (void)pair.to_left->put(data, {&mine->key(), 0}, 0, 0);
+      Completion done[64];
+      (void)pair.to_left->poll(done);
+      return pair.to_left->failure().has_value();
+    }));
+    EXPECT_GE(pair.to_left->signal(3), complete) << sources.front().size();
+  }
+}
+
 TEST_P(Farewell, WhatAPeerWritesCannotDisturbALog) {
   const Pair pair(GetParam());
   pair.settle();
