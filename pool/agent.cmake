@@ -1,6 +1,6 @@
 # cenote_agent_core: the agent's rules, without network, GPU or process: built in every preset.
 # cenote_agent: the agent with its gRPC service and worker processes. cenote_client: the pool's client.
-# cenote: the command. libcenote-pool.so: the client as a C ABI, with gRPC inside.
+# cenote: the command, also the helper process of libcenote-pool.
 cenote_room(agent_core
   SOURCES agent/lease_gate.cpp agent/core.cpp agent/heartbeat_loop.cpp agent/worker_wire.cpp
           agent/worker_process.cpp agent/device_lock.cpp
@@ -19,34 +19,22 @@ cenote_room(client
   USES cenote_remote cenote_pool_proto cenote_pool_core cenote_transports cenote_runtime nlohmann_json::nlohmann_json
        fmt::fmt)
 
+# What `cenote session` does for one program that uses libcenote-pool.
+cenote_room(helper_server SOURCES dropin/helper_server.cpp USES cenote_client cenote_helper)
+
 # Everything of the command but main(): tests use parts of it.
 cenote_room(cli
   SOURCES
     cli/cli.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
     cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
-    cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp
+    cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp cli/cmd_session.cpp cli/agent_watch.cpp
     cli/cmd_lease.cpp cli/cmd_release.cpp cli/cmd_leases.cpp cli/cmd_top.cpp
     cli/cmd_doctor.cpp cli/cmd_config.cpp cli/cmd_version.cpp cli/cmd_completion.cpp cli/cmd_demo.cpp
-  USES cenote_agent cenote_client cenote_broker cenote_session cenote_collectives cenote_kernels CLI11::CLI11)
+  USES cenote_agent cenote_client cenote_broker cenote_session cenote_helper_server cenote_collectives cenote_kernels
+       CLI11::CLI11)
 target_compile_definitions(cenote_cli PRIVATE CENOTE_VERSION="${PROJECT_VERSION}")
 set_source_files_properties(cli/demo_data.cpp PROPERTIES COMPILE_DEFINITIONS CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 # CLI11 is a header of ten seconds: parsed once for all the commands.
 target_precompile_headers(cenote_cli PRIVATE <CLI/CLI.hpp>)
 add_executable(cenote cli/main.cpp)
 target_link_libraries(cenote PRIVATE cenote_cli)
-
-if(NOT TARGET cenote_remote OR NOT TARGET cenote_cuda OR NOT TARGET cenote_transports)
-  return()
-endif()
-
-# libcenote-pool.so. Debian's archives of gRPC and protobuf cannot go into a shared library (their thread-locals are
-# compiled for programs: R_X86_64_TPOFF32 in arena.o and others), so their shared libraries are used; nothing of them
-# is exported from here.
-add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
-target_compile_definitions(cenote_pool_shared PRIVATE
-  CENOTE_VERSION_NUMBER=${PROJECT_VERSION_MAJOR}*10000+${PROJECT_VERSION_MINOR}*100+${PROJECT_VERSION_PATCH})
-target_link_libraries(cenote_pool_shared PRIVATE cenote_client)
-target_link_options(cenote_pool_shared PRIVATE
-  -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
-set_target_properties(cenote_pool_shared PROPERTIES OUTPUT_NAME cenote-pool
-  SOVERSION ${PROJECT_VERSION_MAJOR} VERSION ${PROJECT_VERSION} LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)

@@ -3,6 +3,20 @@
 cenote_room(session
   SOURCES dropin/session_wire.cpp dropin/session_server.cpp dropin/session_client.cpp
   USES cenote_remote)
+# The client of the pool without gRPC: it asks a helper process. The helper's own side needs gRPC: agent.cmake.
+cenote_room(helper
+  SOURCES dropin/helper_wire.cpp dropin/helper_process.cpp dropin/helper_channel.cpp dropin/helper_client.cpp
+  USES cenote_session fmt::fmt ${CMAKE_DL_LIBS})
+
+# libcenote-pool.so: that client as a C ABI.
+add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
+target_compile_definitions(cenote_pool_shared PRIVATE
+  CENOTE_VERSION_NUMBER=${PROJECT_VERSION_MAJOR}*10000+${PROJECT_VERSION_MINOR}*100+${PROJECT_VERSION_PATCH})
+target_link_libraries(cenote_pool_shared PRIVATE cenote_helper)
+target_link_options(cenote_pool_shared PRIVATE
+  -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
+set_target_properties(cenote_pool_shared PROPERTIES OUTPUT_NAME cenote-pool
+  SOVERSION ${PROJECT_VERSION_MAJOR} VERSION ${PROJECT_VERSION} LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)
 
 set(dropin_folder ${CMAKE_BINARY_DIR}/lib/dropin)
 

@@ -90,6 +90,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"tls.dir", SettingType::text, "", "", "", "folder with ca.pem, and cert.pem and key.pem of this program"},
     {"session.socket", SettingType::text, "", "", "", "socket of the lease that this program runs under; `cenote lease -- PROGRAM` sets it"},
     {"worker.timeout", SettingType::duration, "10s", "200ms..1h", "", "silence after which a worker that was asked for a sign of life counts as lost; its agent kills it after twice that"},
+    {"session.helper", SettingType::text, "", "", "", "cenote program that libcenote-pool starts; empty = the one installed with the library"},
     {"session.timeout", SettingType::duration, "10s", "100ms..10m", "", "how long a program may take to reach its leased GPUs"},
     // emulated GPU
     {"emulator.seed", SettingType::unsigned_integer, "0", "", "", "seed of the emulated driver's refusals and delays"},

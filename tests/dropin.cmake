@@ -1,4 +1,29 @@
-if(NOT CENOTE_WITH_GRPC OR NOT TARGET cenote_cli OR CENOTE_SANITIZE)
+# What libcenote-pool and its helper process say to each other.
+cenote_test(helper_test SOURCES unit/dropin/helper_wire_test.cpp unit/dropin/helper_channel_test.cpp USES cenote_helper)
+
+if(NOT CENOTE_WITH_GRPC OR NOT TARGET cenote_cli)
+  return()
+endif()
+
+# A C program against the public header and libcenote-pool alone, and the test that commands it.
+add_executable(pool_program multi/dropin/pool_program.c)
+target_include_directories(pool_program PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(pool_program PRIVATE -Wall -Wextra -Wpedantic -Werror)
+target_link_libraries(pool_program PRIVATE cenote_pool_shared Threads::Threads)
+set_target_properties(pool_program PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+if(CENOTE_SANITIZE)
+  # The program itself is plain C; the sanitizer that the library needs has to be there first.
+  set_target_properties(pool_program PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_options(pool_program PRIVATE -fsanitize=${CENOTE_SANITIZE})
+endif()
+cenote_test(pool_api_test SOURCES multi/dropin/pool_api_test.cpp multi/agent/cluster.cpp USES cenote_cli
+  LABELS multi TIMEOUT 600)
+add_dependencies(pool_api_test cenote pool_program)
+cenote_test(lease_command_test SOURCES multi/dropin/lease_command_test.cpp multi/agent/cluster.cpp USES cenote_cli
+  LABELS multi TIMEOUT 300)
+add_dependencies(lease_command_test cenote)
+
+if(CENOTE_SANITIZE)
   # Programs that know nothing of a sanitizer cannot load libraries built with one.
   return()
 endif()

@@ -18,8 +18,14 @@
  * The general rules of cenote.h hold (status codes, structs that begin with `size`, NULL and zero are
  * defaults), but the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of
  * each other. Threads: every function may be called from any thread; destroy and close only when no other
- * call is running on that object. gRPC and protobuf come as the system's shared libraries; nothing of them is
- * visible through this one.
+ * call is running on that object. A child of fork() connects by itself: what its parent made is refused
+ * there.
+ *
+ * This library has no gRPC, protobuf or OpenSSL in it. Each pool has a helper process, `cenote session`, with
+ * the certificates and keys: it asks the broker, renews, and gives back. Work on the GPUs goes from this
+ * process straight to their workers. The helper is not the program's to wait for, shares no descriptor of the
+ * program, and ends with the pool and its leases, or with the program, however that ends; see
+ * docs/remote-cuda.md.
  */
 #ifndef CENOTE_POOL_H
 #define CENOTE_POOL_H
@@ -44,11 +50,13 @@ typedef struct cenote_pool_options {
   const char* tls_dir;       /**< folder with the client's certificate; NULL: setting tls.dir */
   const char* client_name;   /**< whose certificate there; NULL: setting client.name */
   uint32_t read_environment; /**< 1: CENOTE_* variables count too, below the fields above */
+  const char* helper;        /**< the cenote program; NULL: setting session.helper, or the one installed with
+                                this library */
 } cenote_pool_options;
 
-/** The pool of a broker. Nothing is sent before the first call that asks it. `options` may be NULL: the
- * environment is then read. Errors: CENOTE_NOT_FOUND (certificate, file), CENOTE_INVALID_ARGUMENT (settings).
- */
+/** The pool of a broker. Starts the helper; nothing is sent to the broker before the first call that asks it.
+ * `options` may be NULL: the environment is then read. Errors: CENOTE_NOT_FOUND (certificate, file, cenote
+ * program), CENOTE_INVALID_ARGUMENT (settings), CENOTE_PEER_FAILED (the helper does not start). */
 CENOTE_API cenote_status cenote_pool_connect(const cenote_pool_options* options, cenote_pool** pool);
 /** Leases made from it live on. */
 CENOTE_API void cenote_pool_destroy(cenote_pool* pool);
@@ -67,7 +75,8 @@ typedef struct cenote_lease_options {
   uint32_t timeout_ms;   /**< 0: 10 s */
 } cenote_lease_options;
 
-/** Leases GPUs. The lease renews itself, also over outages of the broker, until it is released or destroyed.
+/** Leases GPUs. The lease renews itself, also over outages of the broker and while the program is stopped,
+ * until it is released or destroyed. It is given back when the program ends without either.
  * Errors: CENOTE_RESOURCE_EXHAUSTED (none free now), CENOTE_INVALID_ARGUMENT (the pool can never grant it),
  *  CENOTE_PEER_FAILED (no broker). */
 CENOTE_API cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* options,
@@ -75,12 +84,13 @@ CENOTE_API cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease
 /** A lease from a file (`cenote lease --detach`); NULL: that of the setting client.lease_file, which
  *  `cenote lease -- CMD` sets. Whoever made it keeps renewing it, or nobody does. */
 CENOTE_API cenote_status cenote_pool_adopt(cenote_pool* pool, const char* lease_file, cenote_lease** lease);
-/** Gives the devices back. `timeout_ms` 0: 10 s. */
+/** Gives the devices back. `timeout_ms` 0: 10 s. Errors: CENOTE_NOT_FOUND (it was released before). */
 CENOTE_API cenote_status cenote_lease_release(cenote_lease* lease, uint32_t timeout_ms);
 /** Stops renewing and waits for nobody: a lease that was not released ends with its ttl. */
 CENOTE_API void cenote_lease_destroy(cenote_lease* lease);
 
-/** CENOTE_SUCCESS while the lease is held; afterwards why it was lost. */
+/** CENOTE_SUCCESS while the lease is held; afterwards why not: it was released, the broker ended it, or the
+ * helper is gone (CENOTE_PEER_FAILED; nobody renews it then). Waits for nobody. */
 CENOTE_API cenote_status cenote_lease_state(const cenote_lease* lease);
 /** Its name; lives as long as the lease. */
 CENOTE_API const char* cenote_lease_id(const cenote_lease* lease);

@@ -30,7 +30,7 @@ Result<cuda::Driver*> on_device(cenote_gpus* gpus, uint32_t device, const char* 
   return gpus->driver.get();
 }
 
-Result<std::unique_ptr<cenote_gpus>> open(client::Lease& lease, Deadline deadline) {
+Result<std::unique_ptr<cenote_gpus>> open(dropin::HelperLease& lease, Deadline deadline) {
   auto gpus = std::make_unique<cenote_gpus>();
   CENOTE_ASSIGN(gpus->driver, lease.open(deadline));
   auto& driver = *gpus->driver;

@@ -1,9 +1,10 @@
 // The pool and its leases.
 #include <algorithm>
+#include <filesystem>
 
 #include "pool/c_api/objects.h"
-#include "pool/client/identity.h"
-#include "pool/key_file.h"
+#include "pool/dropin/helper_process.h"
+#include "runtime/process.h"
 
 using namespace cenote;               // NOLINT(google-build-using-namespace)
 using namespace cenote::pool;         // NOLINT(google-build-using-namespace)
@@ -12,6 +13,8 @@ using namespace cenote::pool::c_api;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kLeaseTimeout = std::chrono::seconds(10);
+constexpr auto kStartTimeout = std::chrono::seconds(30);  // of the helper: a program that loads gRPC
+constexpr std::size_t kMostFileBytes = 1'000'000;
 
 Result<Settings> read_settings(const cenote_pool_options& options, bool environment) {
   SettingSources sources;
@@ -23,27 +26,38 @@ Result<Settings> read_settings(const cenote_pool_options& options, bool environm
   override_with("broker.address", options.broker);
   override_with("tls.dir", options.tls_dir);
   override_with("client.name", options.client_name);
+  override_with("session.helper", options.helper);
   return Settings::load(sources);
+}
+
+// What the helper has to know. It works in another folder, so paths are made whole here.
+Result<std::vector<std::string>> helper_settings(const Settings& settings) {
+  std::error_code error;
+  auto folder = settings.text("tls.dir");
+  if (!folder.empty()) folder = std::filesystem::absolute(folder, error).string();
+  if (error) return fail(system_error("find the folder tls.dir", error.value()));
+  return std::vector<std::string>{"broker.address=" + settings.text("broker.address"), "tls.dir=" + folder,
+                                  "client.name=" + settings.text("client.name")};
 }
 
 Result<std::unique_ptr<cenote_pool>> connect(const cenote_pool_options* given) {
   CENOTE_ASSIGN(const auto options, known_part(given, "connect to a pool"));
   CENOTE_ASSIGN(auto settings, read_settings(options, given == nullptr || options.read_environment != 0));
-  client::ClientOptions client_options;
-  client_options.broker = settings.text("broker.address");
-  CENOTE_ASSIGN(client_options.credentials,
-                client::load_credentials(settings, tls::Role::client, settings.text("client.name")));
-  client_options.fabric.transports = settings.list("transports");
-  client_options.fabric.tcp_host = settings.text("tcp.host");
+  CENOTE_ASSIGN(const auto program, dropin::find_helper(settings.text("session.helper")));
+  CENOTE_ASSIGN(auto for_helper, helper_settings(settings));
+  dropin::WorkOptions work;
+  work.fabric.transports = settings.list("transports");
+  work.fabric.tcp_host = settings.text("tcp.host");
+  work.worker_timeout = settings.duration("worker.timeout");
   auto made = std::make_unique<cenote_pool>();
+  CENOTE_ASSIGN(made->helper, dropin::HelperPool::connect(program, std::move(for_helper), std::move(work),
+                                                          Deadline::in(kStartTimeout)));
   made->settings = std::move(settings);
-  made->client = client::PoolClient::connect(std::move(client_options));
   return made;
 }
 
-std::unique_ptr<cenote_lease> wrap(std::unique_ptr<client::Lease> lease) {
+std::unique_ptr<cenote_lease> wrap(std::unique_ptr<dropin::HelperLease> lease) {
   auto made = std::make_unique<cenote_lease>();
-  made->id = lease->info().id;
   made->lease = std::move(lease);
   return made;
 }
@@ -83,13 +97,14 @@ cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* g
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || lease == nullptr) return bad("lease", "`pool` or `lease` is NULL");
     CENOTE_ASSIGN(const auto options, known_part(given, "lease"));
-    client::LeaseSpec spec;
-    spec.gpus = std::max(options.gpus, 1U);
-    spec.model = text(options.model);
-    spec.memory_bytes = options.memory_bytes;
-    spec.ttl = std::chrono::milliseconds(options.ttl_ms);
-    spec.note = text(options.note);
-    CENOTE_ASSIGN(auto granted, pool->client->lease(spec, within(options.timeout_ms, kLeaseTimeout)));
+    dropin::LeaseAsk ask;
+    ask.gpus = std::max(options.gpus, 1U);
+    ask.model = text(options.model);
+    ask.memory_bytes = options.memory_bytes;
+    ask.ttl_ms = options.ttl_ms;
+    ask.note = text(options.note);
+    CENOTE_ASSIGN(auto granted,
+                  pool->helper->lease(std::move(ask), within(options.timeout_ms, kLeaseTimeout)));
     *lease = wrap(std::move(granted)).release();
     return {};
   });
@@ -102,9 +117,8 @@ cenote_status cenote_pool_adopt(cenote_pool* pool, const char* lease_file, cenot
         lease_file == nullptr ? pool->settings.text("client.lease_file") : std::string(lease_file);
     if (path.empty())
       return bad("adopt a lease", "no lease file is given and setting client.lease_file is empty");
-    CENOTE_ASSIGN(const auto contents, read_file(path));
-    CENOTE_ASSIGN(const auto file, client::decode_lease_file(contents));
-    CENOTE_ASSIGN(auto adopted, pool->client->adopt(file, false));
+    CENOTE_ASSIGN(auto contents, cenote::read_file(path, kMostFileBytes));
+    CENOTE_ASSIGN(auto adopted, pool->helper->adopt(std::move(contents), Deadline::in(kLeaseTimeout)));
     *lease = wrap(std::move(adopted)).release();
     return {};
   });
@@ -127,19 +141,21 @@ cenote_status cenote_lease_state(const cenote_lease* lease) {
   });
 }
 
-const char* cenote_lease_id(const cenote_lease* lease) { return lease == nullptr ? "" : lease->id.c_str(); }
+const char* cenote_lease_id(const cenote_lease* lease) {
+  return lease == nullptr ? "" : lease->lease->id().c_str();
+}
 
 uint32_t cenote_lease_gpus(const cenote_lease* lease) {
-  return lease == nullptr ? 0 : static_cast<uint32_t>(lease->lease->info().devices.size());
+  return lease == nullptr ? 0 : static_cast<uint32_t>(lease->lease->gpus().size());
 }
 
 cenote_status cenote_lease_gpu(const cenote_lease* lease, uint32_t index, cenote_gpu_info* info) {
   return guarded([&]() -> Result<void> {
     if (lease == nullptr || info == nullptr) return bad("look at a device", "`lease` or `info` is NULL");
     CENOTE_ASSIGN(auto out, known_part(info, "look at a device"));
-    const auto devices = lease->lease->info().devices;
-    if (index >= devices.size()) return bad("look at a device", "the lease has no device of that number");
-    const auto& device = devices[index];
+    const auto& gpus = lease->lease->gpus();
+    if (index >= gpus.size()) return bad("look at a device", "the lease has no device of that number");
+    const auto& device = gpus[index];
     out.memory_bytes = device.memory_bytes;
     copy_text(out.uuid, device.uuid);
     copy_text(out.model, device.model);

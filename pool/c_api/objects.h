@@ -11,17 +11,16 @@
 #include <vector>
 
 #include "cenote/pool.h"
-#include "pool/client/pool_client.h"
+#include "pool/dropin/helper_client.h"
 #include "runtime/settings.h"
 
 struct cenote_pool {
   cenote::Settings settings;
-  std::unique_ptr<cenote::pool::client::PoolClient> client;
+  std::unique_ptr<cenote::pool::dropin::HelperPool> helper;
 };
 
 struct cenote_lease {
-  std::unique_ptr<cenote::pool::client::Lease> lease;
-  std::string id;
+  std::unique_ptr<cenote::pool::dropin::HelperLease> lease;
 };
 
 struct cenote_gpus;

@@ -73,5 +73,6 @@ void add_version(CLI::App& app, Cli& cli);
 void add_completion(CLI::App& app, Cli& cli);
 void add_worker(CLI::App& app, Cli& cli);
 void add_guard(CLI::App& app, Cli& cli);
+void add_session(CLI::App& app, Cli& cli);
 
 }  // namespace cenote::pool::cli

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "pool/cli/agent_watch.h"
 #include "pool/cli/child_process.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/interrupt.h"
@@ -76,8 +78,26 @@ void offer_dropins(ChildOptions& options, const std::string& session) {
   if (const auto folder = dropin_folder(); !folder.empty()) options.path_front["LD_LIBRARY_PATH"] = folder;
 }
 
+// A process that ends the command should this one be killed: SIGKILL leaves no time to do it here.
+Result<ChildProcess> guard_command(const ChildProcess& child, const std::string& name) {
+  // Whoever reads the command's output waits for the command's end, not for the guard's.
+  const UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (!nowhere) return fail(system_error("open /dev/null", errno));
+  ChildOptions options;
+  options.command = {"/proc/self/exe", "guard-command", "--holder", std::to_string(::getpid()), "--", name};
+  options.output = nowhere.get();
+  options.pass = child.fd();
+  return ChildProcess::start(options);
+}
+
+void tell(const std::string& line) {
+  const auto text = "cenote lease: " + line + "\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
 // Until the command ends; a signal to us is passed on to it, and the loss of the lease ends it.
-Result<int> run_command(Lease& lease, Interrupt& interrupt, const std::vector<std::string>& command) {
+Result<int> run_command(PoolClient& client, Lease& lease, Interrupt& interrupt,
+                        const std::vector<std::string>& command) {
   CENOTE_ASSIGN(const auto file, lease_in_memory(lease.file()));
   ChildOptions options;
   options.command = command;
@@ -93,6 +113,8 @@ Result<int> run_command(Lease& lease, Interrupt& interrupt, const std::vector<st
                 }));
   offer_dropins(options, address);
   CENOTE_ASSIGN(auto child, ChildProcess::start(options));
+  CENOTE_ASSIGN(const auto guard, guard_command(child, command.front()));
+  const AgentWatch watch(client, lease.info(), tell);
   pollfd fds[2] = {{child.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};
   while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
   }
@@ -139,7 +161,7 @@ Result<int> lease_command(const Cli& cli, const Options& options) {
     const auto announced = announce(*lease, options, took);
     result = announced ? hold(*lease, *interrupt) : Result<int>(fail(announced.error()));
   } else {
-    result = run_command(*lease, *interrupt, options.command);
+    result = run_command(*client, *lease, *interrupt, options.command);
   }
   if (!lease->lost()) {
     const auto released = lease->release(Deadline::in(std::chrono::seconds(5)));

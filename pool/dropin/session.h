@@ -2,7 +2,7 @@
 // one unix socket; the drop-ins inside CMD connect to it, name their fabric's address, and are told where the
 // lease's workers listen. The lease's key never leaves the serving process.
 //
-// Frames on the socket: u32 length (at most 64 KiB), then the bytes. One request and one reply a connection.
+// Frames on the socket: u32 length (at most 1 MiB), then the bytes. One request and one reply a connection.
 #pragma once
 
 #include <functional>

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -41,63 +42,74 @@ Result<void> move(int socket, std::byte* bytes, std::size_t count, bool sending,
   return {};
 }
 
-Error read_error(Reader& in) {
+}  // namespace
+
+void put_error(Writer& out, const Error& error) {
+  out.put(error.code).put(static_cast<std::int32_t>(error.native));
+  out.text(error.stage).text(error.cause).text(error.device).text(error.peer).text(error.remedy);
+}
+
+Error take_error(Reader& in) {
   Error error;
   error.code = in.get<ErrorCode>();
+  if (error.code > ErrorCode::internal) error.code = ErrorCode::internal;
+  error.native = in.get<std::int32_t>();
   error.stage = in.text();
   error.cause = in.text();
   error.device = in.text();
   error.peer = in.text();
   error.remedy = in.text();
-  error.native = in.get<std::int32_t>();
-  if (error.code > ErrorCode::internal) error.code = ErrorCode::internal;
   return error;
 }
 
-}  // namespace
-
-Bytes encode_workers(const std::vector<remote::WorkerAddress>& workers) {
-  Writer out;
-  out.put(ReplyKind::workers).put(static_cast<std::uint32_t>(workers.size()));
+void put_workers(Writer& out, const std::vector<remote::WorkerAddress>& workers) {
+  out.put(static_cast<std::uint32_t>(workers.size()));
   for (const auto& worker : workers) {
     out.blob(worker.fabric_address).put(worker.channel).text(worker.peer);
     out.put(static_cast<std::uint32_t>(worker.device_names.size()));
     for (const auto& name : worker.device_names) out.text(name);
   }
+}
+
+std::vector<remote::WorkerAddress> take_workers(Reader& in) {
+  std::vector<remote::WorkerAddress> workers;
+  // Each worker takes at least a few bytes, so a lying count runs out of input, not of memory.
+  for (auto left = in.get<std::uint32_t>(); left > 0 && !in.bad(); --left) {
+    remote::WorkerAddress worker;
+    const auto address = in.blob();
+    worker.fabric_address.assign(address.begin(), address.end());
+    worker.channel = in.get<std::uint32_t>();
+    worker.peer = in.text();
+    for (auto names = in.get<std::uint32_t>(); names > 0 && !in.bad(); --names)
+      worker.device_names.push_back(in.text());
+    workers.push_back(std::move(worker));
+  }
+  return workers;
+}
+
+Bytes encode_workers(const std::vector<remote::WorkerAddress>& workers) {
+  Writer out;
+  out.put(ReplyKind::workers);
+  put_workers(out, workers);
   return out.take();
 }
 
 Bytes encode_error(const Error& error) {
   Writer out;
-  out.put(ReplyKind::error)
-      .put(error.code)
-      .text(error.stage)
-      .text(error.cause)
-      .text(error.device)
-      .text(error.peer);
-  return out.text(error.remedy).put(static_cast<std::int32_t>(error.native)).take();
+  out.put(ReplyKind::error);
+  put_error(out, error);
+  return out.take();
 }
 
 Result<std::vector<remote::WorkerAddress>> decode_reply(std::span<const std::byte> reply) {
   Reader in(reply);
   const auto kind = in.get<ReplyKind>();
   if (kind == ReplyKind::error) {
-    auto error = read_error(in);
+    auto error = take_error(in);
     if (in.finished()) return fail(std::move(error));
   }
-  std::vector<remote::WorkerAddress> workers;
   if (kind == ReplyKind::workers) {
-    // Each worker takes at least a few bytes, so a lying count runs out of input, not of memory.
-    for (auto left = in.get<std::uint32_t>(); left > 0 && !in.bad(); --left) {
-      remote::WorkerAddress worker;
-      const auto address = in.blob();
-      worker.fabric_address.assign(address.begin(), address.end());
-      worker.channel = in.get<std::uint32_t>();
-      worker.peer = in.text();
-      for (auto names = in.get<std::uint32_t>(); names > 0 && !in.bad(); --names)
-        worker.device_names.push_back(in.text());
-      workers.push_back(std::move(worker));
-    }
+    auto workers = take_workers(in);
     if (in.finished()) return workers;
   }
   return fail(ErrorCode::protocol_error, "read the session's reply",
@@ -121,6 +133,37 @@ Result<Bytes> receive_frame(int socket, Deadline deadline) {
                 "a frame claims " + std::to_string(length) + " bytes");
   Bytes frame(length);
   CENOTE_TRY(move(socket, frame.data(), frame.size(), false, deadline));
+  return frame;
+}
+
+Result<bool> FrameBuffer::read(int socket) {
+  constexpr std::size_t chunk = std::size_t{1} << 16U;
+  bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(taken_));
+  taken_ = 0;
+  const auto had = bytes_.size();
+  bytes_.resize(had + chunk);
+  const auto got = ::recv(socket, bytes_.data() + had, chunk, MSG_DONTWAIT);
+  const int cause = errno;
+  bytes_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  if (got > 0) return true;
+  if (got == 0)
+    return fail(ErrorCode::peer_failed, std::string(stage), "the other side closed the connection");
+  if (cause == EAGAIN || cause == EINTR) return false;
+  return fail(system_error(std::string(stage), cause));
+}
+
+Result<std::optional<Bytes>> FrameBuffer::next() {
+  std::uint32_t length = 0;
+  const auto waiting = std::span<const std::byte>(bytes_).subspan(taken_);
+  if (waiting.size() < sizeof length) return std::nullopt;
+  std::memcpy(&length, waiting.data(), sizeof length);
+  if (length > max_frame)
+    return fail(ErrorCode::protocol_error, std::string(stage),
+                "a frame claims " + std::to_string(length) + " bytes");
+  if (waiting.size() - sizeof length < length) return std::nullopt;
+  const auto contents = waiting.subspan(sizeof length, length);
+  Bytes frame(contents.begin(), contents.end());
+  taken_ += sizeof length + length;
   return frame;
 }
 

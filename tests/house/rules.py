@@ -25,6 +25,7 @@ MOST_LINES = 600
 EXCEPTIONS = {
     ("process", "runtime/settings.cpp"): "the settings table is the one reader of the environment",
     ("process", "pool/agent/worker_process.cpp"): "hands the environment on to the worker it starts",
+    ("process", "pool/dropin/helper_process.cpp"): "hands the environment on to the helper process",
     ("process", "pool/cli/child_process.cpp"): "hands the environment on to the program it starts",
 }
 

@@ -1,0 +1,199 @@
+#include "pool/dropin/helper_process.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "pool/dropin/helper_wire.h"
+
+extern char** environ;
+
+namespace cenote::pool::dropin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStage = "start the pool's helper process";
+
+// Above the descriptors that the child gets: the moves into their places then cannot meet each other. Also
+// in a program that closed its standard input, ours is not taken for it.
+Result<UniqueFd> above_standard(UniqueFd fd) {
+  UniqueFd high(::fcntl(fd.get(), F_DUPFD_CLOEXEC, helper_fd + 1));
+  if (!high) return fail(system_error(kStage, errno));
+  return high;
+}
+
+Result<std::pair<UniqueFd, UniqueFd>> socket_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return fail(system_error(kStage, errno));
+  UniqueFd first(ends[0]), second(ends[1]);
+  CENOTE_ASSIGN(auto ours, above_standard(std::move(first)));
+  CENOTE_ASSIGN(auto theirs, above_standard(std::move(second)));
+  return std::pair(std::move(ours), std::move(theirs));
+}
+
+// Neither end waits: a helper that says more than fits loses the rest, not its life.
+Result<std::pair<UniqueFd, UniqueFd>> word_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fail(system_error(kStage, errno));
+  UniqueFd first(ends[0]), second(ends[1]);
+  CENOTE_ASSIGN(auto read, above_standard(std::move(first)));
+  CENOTE_ASSIGN(auto write, above_standard(std::move(second)));
+  return std::pair(std::move(read), std::move(write));
+}
+
+// posix_spawn, so that nothing of ours runs in the child before exec: the program may have any threads.
+struct SpawnPlan {
+  posix_spawn_file_actions_t files{};
+  posix_spawnattr_t attributes{};
+
+  SpawnPlan(int socket, int words) {
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_adddup2(&files, words, STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&files, socket, helper_fd);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addclosefrom_np(&files, helper_fd + 1);
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  }
+  ~SpawnPlan() {
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+};
+
+// All of it but our own settings: the helper has those of the program from the program.
+std::vector<char*> environment() {
+  std::vector<char*> kept;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with("CENOTE_")) kept.push_back(*entry);
+  }
+  kept.push_back(nullptr);
+  return kept;
+}
+
+std::string how_it_ended(int status) {
+  if (WIFSIGNALED(status)) return fmt::format("it was killed by signal {}", WTERMSIG(status));
+  return fmt::format("it ended with code {}", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+Result<std::string> find_helper(const std::string& named) {
+  std::vector<fs::path> candidates;
+  if (!named.empty()) {
+    candidates.emplace_back(named);
+  } else {
+    Dl_info library{};
+    std::error_code error;
+    if (::dladdr(reinterpret_cast<const void*>(&find_helper), &library) != 0) {
+      const auto folder = fs::canonical(library.dli_fname, error).parent_path();
+      // lib/, and lib/x86_64-linux-gnu/ as Debian has it.
+      candidates = {folder.parent_path() / "bin" / "cenote",
+                    folder.parent_path().parent_path() / "bin" / "cenote"};
+    }
+  }
+  for (const auto& candidate : candidates) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
+  }
+  std::string looked;
+  for (const auto& candidate : candidates) looked += (looked.empty() ? "" : " or ") + candidate.string();
+  return fail(Error{ErrorCode::not_found, kStage, "there is no program at " + looked}.fix(
+      "install the cenote command with the library, or name it: setting session.helper "
+      "(CENOTE_SESSION_HELPER), or cenote_pool_options.helper"));
+}
+
+Result<StartedHelper> StartedHelper::start(const std::string& program) {
+  StartedHelper helper;
+  helper.program_ = program;
+  CENOTE_ASSIGN(auto sockets, socket_pair());
+  CENOTE_ASSIGN(auto words, word_pipe());
+  const SpawnPlan plan(sockets.second.get(), words.second.get());
+  std::string name = "cenote", command = "session", option = "--for", pid = std::to_string(::getpid());
+  char* const argv[] = {name.data(), command.data(), option.data(), pid.data(), nullptr};
+  const auto variables = environment();
+  const int error =
+      ::posix_spawn(&helper.pid_, program.c_str(), &plan.files, &plan.attributes, argv, variables.data());
+  if (error != 0) {
+    helper.pid_ = -1;
+    return fail(system_error(fmt::format("{} {}", kStage, program), error));
+  }
+  helper.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
+  helper.socket_ = std::move(sockets.first);
+  helper.words_ = std::move(words.first);
+  return helper;
+}
+
+StartedHelper::StartedHelper(StartedHelper&& other) noexcept
+    : program_(std::move(other.program_)),
+      socket_(std::move(other.socket_)),
+      words_(std::move(other.words_)),
+      pidfd_(std::move(other.pidfd_)),
+      pid_(std::exchange(other.pid_, -1)) {}
+
+StartedHelper::~StartedHelper() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);  // not reaped, so the number is still the starter's
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Result<void> StartedHelper::finish(Deadline deadline) {
+  int status = 0;
+  while (true) {
+    const auto reaped = ::waitpid(pid_, &status, WNOHANG);
+    if (reaped == pid_) break;
+    if (reaped < 0 && errno != EINTR) {
+      status = 0;  // the program reaps all its children, or wants none reaped: the socket will tell
+      break;
+    }
+    if (deadline.passed())
+      return fail(ErrorCode::deadline_exceeded, fmt::format("{} {}", kStage, program_),
+                  "it did not start in time");
+    pollfd ended{pidfd_.get(), POLLIN, 0};
+    ::poll(&ended, pidfd_ ? 1 : 0, pidfd_ ? deadline.poll_ms() : 1);
+  }
+  pid_ = -1;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  auto cause = how_it_ended(status);
+  if (const auto words = last_words(words_.get()); !words.empty()) cause += ": " + words;
+  return fail(ErrorCode::peer_failed, fmt::format("{} {}", kStage, program_), std::move(cause));
+}
+
+std::string last_words(int fd) {
+  constexpr std::size_t most = 500;
+  std::string text(most, '\0');
+  const auto got = fd < 0 ? 0 : ::read(fd, text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+}  // namespace cenote::pool::dropin

@@ -1,0 +1,237 @@
+#include "pool/dropin/helper_server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "pool/dropin/helper_wire.h"
+#include "pool/dropin/session_wire.h"
+
+namespace cenote::pool::dropin {
+namespace {
+
+constexpr auto kGiveBack = std::chrono::seconds(10);
+constexpr std::size_t kMostAtOnce = 256;  // requests; each has a thread
+
+struct KeptLease {
+  std::unique_ptr<client::Lease> lease;
+  bool ours = false;  ///< made here, so given back when the program is gone
+};
+
+LeaseReply describe(LeaseNumber number, const client::LeaseInfo& info) {
+  LeaseReply reply{number, info.id, {}};
+  for (const auto& device : info.devices)
+    reply.gpus.push_back({device.uuid, device.model, device.agent, device.memory_bytes});
+  return reply;
+}
+
+class Server {
+ public:
+  Server(UniqueFd socket, UniqueFd program, const MakeClient& make_client)
+      : socket_(std::move(socket)), program_(std::move(program)), make_client_(make_client) {}
+
+  Result<void> run() {
+    auto served = listen();
+    finish();
+    return served;
+  }
+
+ private:
+  struct Task {
+    std::thread thread;
+    std::atomic<bool> over{false};
+  };
+
+  Result<void> listen() {
+    FrameBuffer arrived;
+    while (wait()) {
+      const auto got = arrived.read(socket_.get());
+      if (!got) return {};  // it closed its end, or is gone: both are how this ends
+      while (true) {
+        CENOTE_ASSIGN(const auto frame, arrived.next());
+        if (!frame) break;
+        CENOTE_ASSIGN(auto request, decode_request(*frame));
+        take(std::move(request));
+      }
+    }
+    return {};
+  }
+
+  // False: the program is gone, though a child of it may still have the socket.
+  bool wait() {
+    pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {program_.get(), POLLIN, 0}};
+    while (::poll(entries, program_ ? 2 : 1, -1) < 0 && errno == EINTR) {
+    }
+    return entries[0].revents != 0 || entries[1].revents == 0;
+  }
+
+  // On the listening thread, so that what a request means does not depend on how fast the others are.
+  void take(Request request) {
+    for (auto task = tasks_.begin(); task != tasks_.end();) {
+      auto here = task++;
+      if (!here->over) continue;
+      here->thread.join();
+      tasks_.erase(here);
+    }
+    if (tasks_.size() >= kMostAtOnce) {
+      answer(request.id, FailedReply{{ErrorCode::resource_exhausted, "ask the pool's helper process",
+                                      "more than 256 requests at once"}});
+      return;
+    }
+    const auto deadline = Deadline::in(std::chrono::milliseconds(request.timeout_ms));
+    auto kept = kept_for(request.ask);
+    auto& task = tasks_.emplace_back();
+    task.thread = std::thread([this, &task, deadline, kept = std::move(kept), request = std::move(request)] {
+      auto body = std::visit([&](const auto& ask) { return done(ask, kept, deadline); }, request.ask);
+      const auto* granted = body ? std::get_if<LeaseReply>(&*body) : nullptr;
+      const auto made = granted == nullptr ? 0 : granted->lease;
+      if (request.id != 0) answer(request.id, body ? std::move(*body) : FailedReply{std::move(body).error()});
+      if (made != 0) watch(made);
+      task.over = true;
+    });
+  }
+
+  // The lease that a request is about; a forgotten one leaves the table here.
+  std::shared_ptr<KeptLease> kept_for(const Ask& ask) {
+    const std::lock_guard lock(mutex_);
+    const auto find = [&](LeaseNumber number) {
+      const auto found = leases_.find(number);
+      return found == leases_.end() ? nullptr : found->second;
+    };
+    if (const auto* open = std::get_if<OpenAsk>(&ask)) return find(open->lease);
+    if (const auto* release = std::get_if<ReleaseAsk>(&ask)) return find(release->lease);
+    const auto* forget = std::get_if<ForgetAsk>(&ask);
+    if (forget == nullptr) return nullptr;
+    auto kept = find(forget->lease);
+    leases_.erase(forget->lease);
+    return kept;
+  }
+
+  Result<ReplyBody> done(const ConnectAsk& ask, const std::shared_ptr<KeptLease>&, Deadline) {
+    constexpr const char* kStage = "connect to a pool";
+    if (ask.protocol != helper_protocol)
+      return fail(Error{ErrorCode::not_supported, kStage,
+                        "the library and the cenote program are of different versions"}
+                      .fix("install both from one version, or name the right one: setting session.helper"));
+    CENOTE_ASSIGN(auto made, make_client_(ask.settings));
+    const std::lock_guard lock(mutex_);
+    if (client_) return fail(ErrorCode::protocol_error, kStage, "it was asked twice");
+    client_ = std::move(made);
+    return ReadyReply{::getpid()};
+  }
+
+  Result<ReplyBody> done(const LeaseAsk& ask, const std::shared_ptr<KeptLease>&, Deadline deadline) {
+    CENOTE_ASSIGN(auto* client, connected());
+    client::LeaseSpec spec;
+    spec.gpus = ask.gpus;
+    spec.model = ask.model;
+    spec.memory_bytes = ask.memory_bytes;
+    spec.ttl = std::chrono::milliseconds(ask.ttl_ms);
+    spec.note = ask.note;
+    CENOTE_ASSIGN(auto lease, client->lease(spec, deadline, &ending_));
+    return keep(std::move(lease), true);
+  }
+
+  Result<ReplyBody> done(const AdoptAsk& ask, const std::shared_ptr<KeptLease>&, Deadline) {
+    CENOTE_ASSIGN(auto* client, connected());
+    CENOTE_ASSIGN(const auto file, client::decode_lease_file(ask.file));
+    CENOTE_ASSIGN(auto lease, client->adopt(file, false));
+    return keep(std::move(lease), false);
+  }
+
+  static Result<ReplyBody> done(const OpenAsk& ask, const std::shared_ptr<KeptLease>& kept,
+                                Deadline deadline) {
+    if (!kept) return unknown("open a lease");
+    CENOTE_ASSIGN(auto workers, kept->lease->open_workers(ask.fabric_address, deadline));
+    return WorkersReply{std::move(workers)};
+  }
+
+  Result<ReplyBody> done(const ReleaseAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
+    if (!kept) return unknown("release a lease");
+    CENOTE_TRY(kept->lease->release(deadline));
+    const std::lock_guard lock(mutex_);
+    leases_.erase(ask.lease);
+    return DoneReply{};
+  }
+
+  // The last reference goes with this task: the renewals end.
+  static Result<ReplyBody> done(const ForgetAsk&, const std::shared_ptr<KeptLease>&, Deadline) {
+    return DoneReply{};
+  }
+
+  static tl::unexpected<Error> unknown(std::string stage) {
+    return fail(ErrorCode::not_found, std::move(stage), "the helper keeps no such lease");
+  }
+
+  Result<client::PoolClient*> connected() {
+    const std::lock_guard lock(mutex_);
+    if (!client_) return fail(ErrorCode::protocol_error, "use a pool", "it is not connected");
+    return client_.get();
+  }
+
+  LeaseReply keep(std::unique_ptr<client::Lease> lease, bool ours) {
+    const auto info = lease->info();
+    const std::lock_guard lock(mutex_);
+    leases_.emplace(++last_number_, std::make_shared<KeptLease>(KeptLease{std::move(lease), ours}));
+    return describe(last_number_, info);
+  }
+
+  // After the answer that tells of a lease: the program knows the number by then.
+  void watch(LeaseNumber number) {
+    const auto kept = kept_for(OpenAsk{number, {}});
+    if (!kept) return;
+    kept->lease->on_loss([this, number](const Error& error) { answer(0, LostReply{number, error}); });
+  }
+
+  // Waits for a program that is stopped; finish() ends that.
+  void answer(std::uint64_t id, ReplyBody body) {
+    auto frame = encode(Reply{id, std::move(body)});
+    if (frame.size() > max_frame) {
+      frame = encode(Reply{id, FailedReply{{ErrorCode::not_supported, "answer the program",
+                                            "the lease has too many devices for one answer"}}});
+    }
+    const std::lock_guard lock(send_mutex_);
+    static_cast<void>(send_frame(socket_.get(), frame, Deadline::never()));
+  }
+
+  void finish() {
+    ending_.raise();
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    for (auto& task : tasks_) task.thread.join();  // each has a deadline
+    tasks_.clear();
+    const auto deadline = Deadline::in(kGiveBack);
+    std::vector<std::thread> returns;
+    for (auto& [number, kept] : leases_) {
+      if (!kept->ours || kept->lease->lost()) continue;
+      returns.emplace_back([&kept, deadline] { static_cast<void>(kept->lease->release(deadline)); });
+    }
+    for (auto& thread : returns) thread.join();
+    leases_.clear();
+  }
+
+  const UniqueFd socket_, program_;
+  const MakeClient& make_client_;
+  CancelFlag ending_;
+  std::list<Task> tasks_;
+  std::mutex send_mutex_;
+  std::mutex mutex_;  ///< guards what follows
+  std::unique_ptr<client::PoolClient> client_;
+  std::map<LeaseNumber, std::shared_ptr<KeptLease>> leases_;
+  LeaseNumber last_number_ = 0;
+};
+
+}  // namespace
+
+Result<void> serve_program(UniqueFd socket, UniqueFd program, const MakeClient& make_client) {
+  return Server(std::move(socket), std::move(program), make_client).run();
+}
+
+}  // namespace cenote::pool::dropin
