@@ -5,6 +5,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <thread>
 
 #include "runtime/bootstrap_join.h"
 #include "runtime/bootstrap_wire.h"
@@ -13,6 +16,19 @@ namespace cenote {
 namespace {
 
 using namespace bootstrap;
+
+constexpr int quick_turns = 200;
+constexpr auto between_turns = std::chrono::milliseconds(1);
+
+/// The number of "rank 7".
+std::optional<std::uint32_t> rank_of(std::string_view name) {
+  constexpr std::string_view prefix = "rank ";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::uint32_t rank = 0;
+  const auto parsed = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), rank);
+  if (parsed.ec != std::errc{}) return std::nullopt;
+  return rank;
+}
 
 class Group final : public Bootstrap {
  public:
@@ -25,6 +41,7 @@ class Group final : public Bootstrap {
   Result<std::vector<Bytes>> allgather(std::span<const std::byte> mine, Deadline deadline) override;
   Result<Bytes> broadcast(std::span<const std::byte> mine, Deadline deadline) override;
   Result<void> barrier(Deadline deadline) override;
+  Result<void> barrier_when(const std::function<Result<bool>()>& ready, Deadline deadline) override;
 
  private:
   Result<void> begin(Operation operation, std::size_t bytes, std::size_t most);
@@ -168,6 +185,28 @@ Result<Bytes> Group::broadcast(std::span<const std::byte> mine, Deadline deadlin
 
 Result<void> Group::barrier(Deadline deadline) {
   CENOTE_TRY(begin(Operation::barrier, 0, 0));
+  contribute(rank_, {});
+  return finish(deadline);
+}
+
+Result<void> Group::barrier_when(const std::function<Result<bool>()>& ready, Deadline deadline) {
+  CENOTE_TRY(begin(Operation::barrier, 0, 0));
+  for (int turn = 0;; ++turn) {
+    CENOTE_TRY(step());
+    const auto is_ready = ready();
+    if (!is_ready) {
+      const auto culprit = rank_of(is_ready.error().peer).value_or(rank_);
+      (void)broken(is_ready.error().code, culprit < size_ ? culprit : rank_, is_ready.error().cause);
+      error_ = is_ready.error();
+      return fail(is_ready.error());
+    }
+    if (*is_ready) break;
+    if (turn < quick_turns) {
+      std::this_thread::yield();
+    } else {
+      wait(Deadline::in(between_turns));
+    }
+  }
   contribute(rank_, {});
   return finish(deadline);
 }

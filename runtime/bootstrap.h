@@ -1,9 +1,11 @@
 // Bootstrap: how ranks that know only a UniqueId find each other and exchange a few bytes. A tree over TCP;
-// ranks may arrive in any order; every call ends at its deadline with an error that names who is missing.
+// ranks may arrive in any order; every call ends at its deadline with an error that names who is missing, and
+// soon after the death of a rank that had said who it is, with that rank named.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +52,10 @@ class Bootstrap {
   /// Rank 0's bytes, at every rank.
   virtual Result<Bytes> broadcast(std::span<const std::byte> mine, Deadline deadline) = 0;
   virtual Result<void> barrier(Deadline deadline) = 0;
+  /// The same for a rank that has something else to get done first: `ready` is asked again and again, does
+  /// not wait, and says true when this rank may take part. Meanwhile a rank that dies is noticed. A failure
+  /// of `ready` ends the group, with the rank named that it names.
+  virtual Result<void> barrier_when(const std::function<Result<bool>()>& ready, Deadline deadline) = 0;
 };
 
 }  // namespace cenote

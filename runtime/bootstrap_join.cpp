@@ -177,6 +177,13 @@ Result<void> Joiner::take_root_frame(std::span<const std::byte> frame) {
       if (missing_.empty()) missing_ = "all";
       return {};
     }
+    case Kind::lost: {
+      const auto rank = reader.get<std::uint32_t>();
+      const auto cause = reader.text();
+      if (!reader.finished() || rank >= size_) break;
+      return failed(ErrorCode::peer_failed, "it had registered, and left before the group stood: " + cause,
+                    "rank " + std::to_string(rank));
+    }
     default:
       break;
   }

@@ -1,6 +1,6 @@
 // The root of a bootstrap: takes the ranks' registrations, tells each where its parent in the tree listens,
-// and who is missing. One thread, one poll loop; strangers cost a bounded amount of memory and a closed
-// connection.
+// who is missing, and who was there and is gone. One thread, one poll loop; strangers cost a bounded amount
+// of memory and a closed connection.
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -21,6 +21,7 @@ namespace {
 using namespace bootstrap;
 
 constexpr auto greeting_time = std::chrono::seconds(10);
+constexpr auto return_time = std::chrono::milliseconds(1500);  // for a rank whose connection ended
 constexpr std::size_t max_strangers = 1024;
 constexpr std::size_t max_unsent = std::size_t{64} << 10U;
 
@@ -31,9 +32,18 @@ struct Client {
   Deadline leave_by;  ///< for strangers and for those that were refused
   std::uint32_t rank = no_rank;
   SocketAddress listens{};
+  Clock::time_point since{};  ///< its registration
   bool wants_parent = false;
   bool joined = false;   ///< it said `done`
   bool leaving = false;  ///< refused: ends when the refusal is sent
+  bool told_loss = false;
+};
+
+/// A rank that had registered and whose connection ended before it had joined. It may come back.
+struct Loss {
+  std::uint32_t rank;
+  Clock::time_point since;
+  std::string cause;
 };
 
 class Root final : public BootstrapRoot {
@@ -65,6 +75,9 @@ class Root final : public BootstrapRoot {
   static void refuse(Client& client, ErrorCode code, std::string_view cause);
   void tell_parent(Client& client);
   void tell_missing(Client& client);
+  void tell_losses();
+  [[nodiscard]] Clock::time_point loss_due(const Client& client) const;
+  [[nodiscard]] bool concerned(const Client& client) const;
   bool finished(Client& client);
   void forget(Client& client);
 
@@ -77,6 +90,7 @@ class Root final : public BootstrapRoot {
   std::list<Client> clients_;
   std::unordered_map<std::uint32_t, Client*> ranks_;
   std::unordered_map<std::uint32_t, bool> joined_;  ///< ranks that said `done` and may have gone
+  std::vector<Loss> losses_;                        ///< oldest first
   std::uint32_t size_ = 0;                          ///< as the first rank said
   std::size_t strangers_ = 0;
   bool out_of_descriptors_ = false;
@@ -100,6 +114,28 @@ void Root::serve() {
         ++at;
       }
     }
+    tell_losses();
+  }
+}
+
+/// Whether it waits for a group that a lost rank is missing from.
+bool Root::concerned(const Client& client) const {
+  return !losses_.empty() && client.rank != no_rank && !client.leaving && !client.told_loss && !client.joined;
+}
+
+/// Who registers anew gives the lost ones time to do so too.
+Clock::time_point Root::loss_due(const Client& client) const {
+  return std::max(losses_.front().since, client.since) + return_time;
+}
+
+void Root::tell_losses() {
+  const auto now = Clock::now();
+  for (auto& client : clients_) {
+    if (!concerned(client) || loss_due(client) > now) continue;
+    const auto& loss = losses_.front();
+    client.channel.queue(Writer().put(Kind::lost).put(loss.rank).text(loss.cause).bytes());
+    client.channel.flush();
+    client.told_loss = true;
   }
 }
 
@@ -115,6 +151,10 @@ void Root::wait() {
         {client.channel.fd(), static_cast<short>(POLLIN | (client.channel.unsent() ? POLLOUT : 0)), 0});
     if (client.rank == no_rank || client.leaving) {
       const int left = client.leave_by.poll_ms();
+      timeout = timeout < 0 ? left : std::min(timeout, left);
+    }
+    if (concerned(client)) {
+      const int left = Deadline::at(loss_due(client)).poll_ms();
       timeout = timeout < 0 ? left : std::min(timeout, left);
     }
   }
@@ -206,7 +246,9 @@ void Root::greet(Client& client, Reader& reader) {
   if (const auto there = ranks_.find(rank); there != ranks_.end() && !there->second->channel.closed())
     return refuse(client, ErrorCode::already_exists,
                   "rank " + std::to_string(rank) + " is already there, from " + there->second->from.text());
+  std::erase_if(losses_, [rank](const Loss& loss) { return loss.rank == rank; });
   client.rank = rank;
+  client.since = Clock::now();
   client.listens = {client.from.host, port};
   client.channel.set_max_frame(max_reply);
   --strangers_;
@@ -254,6 +296,9 @@ void Root::forget(Client& client) {
   } else if (const auto at = ranks_.find(client.rank); at != ranks_.end() && at->second == &client) {
     ranks_.erase(
         at);  // a rank that died before the group stood may come back, perhaps before this is noticed
+    if (!client.joined)
+      losses_.push_back({client.rank, Clock::now(),
+                         client.channel.closed() ? client.channel.close_cause() : "it broke the protocol"});
   }
 }
 

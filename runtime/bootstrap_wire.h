@@ -31,6 +31,7 @@ enum class Kind : std::uint8_t {
   refused = 16,  ///< code, cause
   parent_at,     ///< host, port
   missing,       ///< text: "ranks 3, 7 of 8 have not arrived"
+  lost,          ///< rank, cause: it had registered, and is gone
   // child -> parent
   child_hello = 32,  ///< magic, secret, rank, size
   ready,             ///< the whole subtree is connected

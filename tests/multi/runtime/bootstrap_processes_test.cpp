@@ -9,8 +9,12 @@
 #include <cerrno>
 #include <functional>
 #include <numeric>
+#include <random>
+#include <thread>
 
 #include "runtime/bootstrap.h"
+#include "runtime/bootstrap_wire.h"
+#include "runtime/tcp_socket.h"
 #include "runtime/unique_fd.h"
 
 namespace cenote {
@@ -133,6 +137,72 @@ TEST(BootstrapProcesses, AKilledRankIsNamedByAllOthers) {
     ASSERT_EQ(::kill(children[victim].pid, SIGKILL), 0);
     for (std::uint32_t rank = 0; rank < size; ++rank)
       EXPECT_EQ(outcome_of(children[rank].pid), rank == victim ? -SIGKILL : static_cast<int>(fine)) << rank;
+  }
+}
+
+/// Registers the last rank by hand, and waits until all others have registered too.
+FrameChannel register_last(const BootstrapRoot& root, std::uint32_t rank, std::uint32_t size) {
+  auto fd = start_connecting({root.id().host, root.id().port});
+  EXPECT_TRUE(fd);
+  FrameChannel channel(std::move(*fd), 4096);
+  Writer hello;
+  hello.put(bootstrap::Kind::hello).put(bootstrap::magic).raw(std::as_bytes(std::span(root.id().secret)));
+  channel.queue(hello.put(rank).put(size).put(std::uint16_t{9}).bytes());
+  for (const auto deadline = soon(); !deadline.passed();) {
+    channel.queue(Writer().put(bootstrap::Kind::ask_missing).bytes());
+    for (std::optional<Bytes> answer; !answer && !channel.closed() && !deadline.passed();) {
+      channel.flush();
+      channel.fill();
+      if (auto frame = channel.next()) answer = *frame;
+      if (!answer) continue;
+      Reader reader(*answer);
+      if (reader.get<bootstrap::Kind>() != bootstrap::Kind::missing) {
+        answer.reset();
+        continue;
+      }
+      if (reader.text().empty()) return channel;  // everybody has registered
+    }
+  }
+  ADD_FAILURE() << "not all of " << size << " have registered";
+  return channel;
+}
+
+TEST(BootstrapProcesses, ARankKilledWhileTheGroupFormsIsNamedByAllOthersSoon) {
+  constexpr std::uint32_t size = 12, victim = 1, by_hand = 11;  // the victim is another's parent in the tree
+  std::mt19937 random(5);
+  for (int round = 0; round < 6; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<Child> children;
+    std::vector<UniqueFd> tell;
+    for (std::uint32_t rank = 0; rank < by_hand; ++rank) {
+      int ends[2];
+      ASSERT_EQ(::pipe(ends), 0);
+      children.push_back(spawn([&, rank](int) -> int {
+        ::close(ends[1]);
+        char text[256];
+        const auto got = ::read(ends[0], text, sizeof text);
+        const auto id = UniqueId::parse(std::string_view(text, got > 0 ? static_cast<std::size_t>(got) : 0));
+        if (!id) return cannot_join;
+        const auto group = Bootstrap::join(*id, rank, size, soon());
+        if (group) return not_failed;
+        const auto& error = group.error();
+        return error.code == ErrorCode::peer_failed && error.peer == "rank 1" ? fine : wrong_error;
+      }));
+      ::close(ends[0]);
+      tell.emplace_back(ends[1]);
+    }
+    const auto root = BootstrapRoot::create("127.0.0.1");
+    ASSERT_TRUE(root) << root.error().message();
+    const auto text = (*root)->id().text();
+    for (const auto& pipe : tell) ASSERT_GT(::write(pipe.get(), text.data(), text.size()), 0);
+    // It never connects to the tree, so the group cannot stand.
+    const auto last = register_last(**root, by_hand, size);
+    std::this_thread::sleep_for(random() % 20'000 * 1us);  // chooses the moment of the blow
+    const auto killed = Clock::now();
+    ASSERT_EQ(::kill(children[victim].pid, SIGKILL), 0);
+    for (std::uint32_t rank = 0; rank < by_hand; ++rank)
+      EXPECT_EQ(outcome_of(children[rank].pid), rank == victim ? -SIGKILL : fine) << "rank " << rank;
+    EXPECT_LT(Clock::now() - killed, 20s) << "far below their deadline";
   }
 }
 
