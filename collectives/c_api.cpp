@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cenote/cenote.h"
 #include "collectives/communicator.h"
+#include "collectives/devices.h"
 #include "runtime/bootstrap.h"
 
 using cenote::Error;
@@ -21,15 +24,19 @@ using cenote::ErrorCode;
 using cenote::Result;
 using cenote::collectives::Communicator;
 using cenote::collectives::CommunicatorOptions;
+using cenote::collectives::Devices;
+using cenote::collectives::Gate;
 using cenote::collectives::Request;
 
 struct cenote_context {
   cenote::transport::FabricOptions fabric;
+  std::shared_ptr<Devices> devices;
   std::mutex mutex;
   std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
 };
 
 struct cenote_comm {
+  std::shared_ptr<Devices> devices;
   std::unique_ptr<Communicator> communicator;
 };
 
@@ -144,10 +151,22 @@ Result<cenote::MemoryDescription> described(const cenote_buffer* buffer, const c
   return memory;
 }
 
-cenote::MemoryDescription host_memory(const void* pointer, std::size_t count, cenote_type type,
-                                      std::size_t vectors) {
-  return cenote::MemoryDescription::of_host(pointer, count * cenote::size_of(type) * vectors);
+/// What lies at a pointer that the caller gave: `count` elements, as often as `vectors` says.
+Result<cenote::MemoryDescription> memory_at(const cenote_comm& comm, const void* pointer, std::size_t count,
+                                            cenote_type type, std::size_t vectors = 1) {
+  return comm.devices->describe(pointer, count * cenote::size_of(type) * vectors);
 }
+
+/// The stream that an operation follows; none is not the default stream, which is NULL.
+struct Order {
+  bool follows = false;
+  void* stream = nullptr;
+  [[nodiscard]] Result<Gate> gate(const cenote_comm& comm,
+                                  std::initializer_list<cenote::MemoryDescription> buffers) const {
+    if (!follows) return Gate{};
+    return comm.devices->after(stream, std::span(buffers.begin(), buffers.size()));
+  }
+};
 
 /// Starts an operation: `begin` returns a Result<Request>.
 template <class Begin>
@@ -158,6 +177,35 @@ cenote_status started(const char* stage, cenote_comm* comm, cenote_request* requ
     CENOTE_ASSIGN(const Request made, begin(*comm->communicator));
     request->sequence = made.sequence;
     return {};
+  });
+}
+
+cenote_status allreduce(cenote_comm* comm, const void* send, void* recv, std::size_t count, cenote_type type,
+                        cenote_op op, Order order, cenote_request* request) {
+  return started("allreduce", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto from, memory_at(*comm, send, count, type));
+    CENOTE_ASSIGN(const auto to, memory_at(*comm, recv, count, type));
+    CENOTE_ASSIGN(auto gate, order.gate(*comm, {from, to}));
+    return c.allreduce(from, to, count, type, op, std::move(gate));
+  });
+}
+
+cenote_status allgather(cenote_comm* comm, const void* send, void* recv, std::size_t count, cenote_type type,
+                        Order order, cenote_request* request) {
+  return started("allgather", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto from, memory_at(*comm, send, count, type));
+    CENOTE_ASSIGN(const auto to, memory_at(*comm, recv, count, type, c.size()));
+    CENOTE_ASSIGN(auto gate, order.gate(*comm, {from, to}));
+    return c.allgather(from, to, count, type, std::move(gate));
+  });
+}
+
+cenote_status broadcast(cenote_comm* comm, void* buffer, std::size_t count, cenote_type type,
+                        std::uint32_t root, Order order, cenote_request* request) {
+  return started("broadcast", comm, request, [&](Communicator& c) -> Result<Request> {
+    CENOTE_ASSIGN(const auto memory, memory_at(*comm, buffer, count, type));
+    CENOTE_ASSIGN(auto gate, order.gate(*comm, {memory}));
+    return c.broadcast(memory, count, type, root, std::move(gate));
   });
 }
 
@@ -188,6 +236,8 @@ cenote_status cenote_context_create(const cenote_context_options* options, cenot
     if (known.transports != nullptr) made->fabric.transports = split(known.transports);
     if (known.host != nullptr) made->fabric.tcp_host = known.host;
     if (made->fabric.transports.empty()) return bad("create a context", "no transports");
+    const char* library = known.cuda_library != nullptr ? known.cuda_library : "libcuda.so.1";
+    made->devices = std::make_shared<Devices>(library);
     *context = made.release();
     return {};
   });
@@ -233,6 +283,7 @@ cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_opti
       CENOTE_ASSIGN(wanted.id, cenote::UniqueId::parse(text));
     }
     auto made = std::make_unique<cenote_comm>();
+    made->devices = context->devices;
     CENOTE_ASSIGN(made->communicator, Communicator::create(wanted));
     *comm = made.release();
     return {};
@@ -258,24 +309,32 @@ uint32_t cenote_comm_ranks(const cenote_comm* comm) {
 
 cenote_status cenote_allreduce(cenote_comm* comm, const void* send, void* recv, size_t count,
                                cenote_type type, cenote_op op, cenote_request* request) {
-  return started("allreduce", comm, request, [&](Communicator& c) {
-    return c.allreduce(host_memory(send, count, type, 1), host_memory(recv, count, type, 1), count, type, op);
-  });
+  return allreduce(comm, send, recv, count, type, op, {}, request);
 }
 
 cenote_status cenote_allgather(cenote_comm* comm, const void* send, void* recv, size_t count,
                                cenote_type type, cenote_request* request) {
-  return started("allgather", comm, request, [&](Communicator& c) {
-    return c.allgather(host_memory(send, count, type, 1), host_memory(recv, count, type, c.size()), count,
-                       type);
-  });
+  return allgather(comm, send, recv, count, type, {}, request);
 }
 
 cenote_status cenote_broadcast(cenote_comm* comm, void* buffer, size_t count, cenote_type type, uint32_t root,
                                cenote_request* request) {
-  return started("broadcast", comm, request, [&](Communicator& c) {
-    return c.broadcast(host_memory(buffer, count, type, 1), count, type, root);
-  });
+  return broadcast(comm, buffer, count, type, root, {}, request);
+}
+
+cenote_status cenote_allreduce_stream(cenote_comm* comm, const void* send, void* recv, size_t count,
+                                      cenote_type type, cenote_op op, void* stream, cenote_request* request) {
+  return allreduce(comm, send, recv, count, type, op, {true, stream}, request);
+}
+
+cenote_status cenote_allgather_stream(cenote_comm* comm, const void* send, void* recv, size_t count,
+                                      cenote_type type, void* stream, cenote_request* request) {
+  return allgather(comm, send, recv, count, type, {true, stream}, request);
+}
+
+cenote_status cenote_broadcast_stream(cenote_comm* comm, void* buffer, size_t count, cenote_type type,
+                                      uint32_t root, void* stream, cenote_request* request) {
+  return broadcast(comm, buffer, count, type, root, {true, stream}, request);
 }
 
 cenote_status cenote_barrier(cenote_comm* comm, cenote_request* request) {

@@ -56,11 +56,9 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
   return {};
 }
 
-Result<std::vector<Bytes>> agree(const CommunicatorOptions& options, const Bytes& address,
-                                 Deadline deadline) {
-  if (options.size == 1) return std::vector<Bytes>{address};
-  CENOTE_ASSIGN(auto bootstrap,
-                Bootstrap::join(options.id, options.rank, options.size, deadline, options.cancel));
+Result<std::vector<Bytes>> agree(const CommunicatorOptions& options, Bootstrap* bootstrap,
+                                 const Bytes& address, Deadline deadline) {
+  if (bootstrap == nullptr) return std::vector<Bytes>{address};
   const auto mine = agreement(options);
   CENOTE_ASSIGN(auto all, bootstrap->allgather(Writer().blob(address).text(mine).bytes(), deadline));
   std::vector<Bytes> addresses;
@@ -114,20 +112,28 @@ class CommunicatorImpl final : public Communicator {
                    std::chrono::milliseconds(50)}) {}
 
   /// A first barrier makes the links to r +- 1, 2, 4, ...: rings, trees and doublings run over these. From
-  /// then on a death is seen on a standing connection; while connections are being made, only their deadline
-  /// would tell.
-  Result<void> meet(Deadline deadline) {
+  /// then on a death is seen on a standing connection; while connections are being made, on those of the
+  /// bootstrap (null for a group of one).
+  Result<void> meet(Bootstrap* bootstrap, Deadline deadline) {
     Call call{Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false};
     call.deadline = deadline;
-    CENOTE_ASSIGN(const auto sequence, executor_.start(call));
-    return executor_.wait(sequence, deadline);
+    auto sequence = executor_.start(call);
+    if (bootstrap == nullptr) return sequence.and_then([&](auto s) { return executor_.wait(s, deadline); });
+    auto met = bootstrap->barrier_when(
+        [&]() -> Result<bool> {
+          if (!sequence) return fail(sequence.error());
+          return executor_.test(*sequence);
+        },
+        deadline);
+    if (!met) executor_.end(met.error());
+    return met;
   }
 
   [[nodiscard]] std::uint32_t rank() const override { return rank_; }
   [[nodiscard]] std::uint32_t size() const override { return size_; }
 
   Result<Request> allreduce(const MemoryDescription& send, const MemoryDescription& recv, std::size_t count,
-                            DataType type, ReduceOp op) override {
+                            DataType type, ReduceOp op, Gate gate) override {
     if (reduce_kernel(type, op) == nullptr)
       return bad("allreduce",
                  fmt::format("type {}, reduction {}", static_cast<int>(type), static_cast<int>(op)));
@@ -138,11 +144,11 @@ class CommunicatorImpl final : public Communicator {
     if (!in_place && same_space(send, recv) && range_of(send, bytes).overlaps(range_of(recv, bytes))) {
       return bad("allreduce", "send and recv overlap without being the same");
     }
-    return start({Operation::allreduce, count, type, op, 0, send, recv, in_place});
+    return start({Operation::allreduce, count, type, op, 0, send, recv, in_place, {}, std::move(gate)});
   }
 
   Result<Request> allgather(const MemoryDescription& send, const MemoryDescription& recv, std::size_t count,
-                            DataType type) override {
+                            DataType type, Gate gate) override {
     CENOTE_ASSIGN(const auto bytes, bytes_of("allgather", count, type, 1));
     CENOTE_ASSIGN(const auto all, bytes_of("allgather", count, type, size_));
     CENOTE_TRY(usable("allgather", "send", send, bytes));
@@ -151,15 +157,17 @@ class CommunicatorImpl final : public Communicator {
     if (!in_place && same_space(send, recv) && range_of(send, bytes).overlaps(range_of(recv, all))) {
       return bad("allgather", "send overlaps recv elsewhere than at this rank's own place");
     }
-    return start({Operation::allgather, count, type, CENOTE_SUM, 0, send, recv, in_place});
+    return start(
+        {Operation::allgather, count, type, CENOTE_SUM, 0, send, recv, in_place, {}, std::move(gate)});
   }
 
   Result<Request> broadcast(const MemoryDescription& buffer, std::size_t count, DataType type,
-                            std::uint32_t root) override {
+                            std::uint32_t root, Gate gate) override {
     if (root >= size_) return bad("broadcast", fmt::format("root {} of {} ranks", root, size_));
     CENOTE_ASSIGN(const auto bytes, bytes_of("broadcast", count, type, 1));
     CENOTE_TRY(usable("broadcast", "buffer", buffer, bytes));
-    return start({Operation::broadcast, count, type, CENOTE_SUM, root, buffer, buffer, true});
+    return start(
+        {Operation::broadcast, count, type, CENOTE_SUM, root, buffer, buffer, true, {}, std::move(gate)});
   }
 
   Result<Request> barrier() override {
@@ -248,9 +256,14 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   CENOTE_TRY(check_options(options));
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options.fabric));
   const auto deadline = Deadline::in(options.init_timeout);
-  CENOTE_ASSIGN(auto addresses, agree(options, fabric->address(), deadline));
+  std::unique_ptr<Bootstrap> bootstrap;
+  if (options.size > 1) {
+    CENOTE_ASSIGN(bootstrap,
+                  Bootstrap::join(options.id, options.rank, options.size, deadline, options.cancel));
+  }
+  CENOTE_ASSIGN(auto addresses, agree(options, bootstrap.get(), fabric->address(), deadline));
   auto made = std::make_unique<CommunicatorImpl>(options, std::move(fabric), std::move(addresses));
-  CENOTE_TRY(made->meet(deadline));
+  CENOTE_TRY(made->meet(bootstrap.get(), deadline));
   return made;
 }
 

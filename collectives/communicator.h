@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/gate.h"
 #include "runtime/bootstrap.h"
 #include "runtime/deadline.h"
 #include "runtime/memory.h"
@@ -69,14 +70,16 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
 
+  // `gate`: the buffers are not touched before it opens. Empty: at once.
+
   /// recv[i] = op over all ranks of send[i]. `send` and `recv` are `count` elements, identical or disjoint.
   virtual Result<Request> allreduce(const MemoryDescription& send, const MemoryDescription& recv,
-                                    std::size_t count, DataType type, ReduceOp op) = 0;
+                                    std::size_t count, DataType type, ReduceOp op, Gate gate = {}) = 0;
   /// recv = send of rank 0, send of rank 1, ...; `count` elements from each; recv holds count * size().
   virtual Result<Request> allgather(const MemoryDescription& send, const MemoryDescription& recv,
-                                    std::size_t count, DataType type) = 0;
+                                    std::size_t count, DataType type, Gate gate = {}) = 0;
   virtual Result<Request> broadcast(const MemoryDescription& buffer, std::size_t count, DataType type,
-                                    std::uint32_t root) = 0;
+                                    std::uint32_t root, Gate gate = {}) = 0;
   virtual Result<Request> barrier() = 0;
 
   /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms,

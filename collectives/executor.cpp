@@ -127,6 +127,7 @@ void Executor::prepare(ActiveOperation& operation, const Call& call, std::shared
   operation.cursor.assign(plan.flows.size(), 0);
   operation.introduced.assign(plan.flows.size(), options_.check ? 0 : 1);
   operation.local_flow = ~0U;
+  operation.gate = call.gate;
   operation.remaining = plan.instances.size();
   operation.started = Clock::now();
   operation.deadline = call.deadline.value_or(Deadline::at(operation.started + options_.timeout));
@@ -231,6 +232,7 @@ void Executor::retire(bool breaking) {
       continue;
     }
     (*it)->places = {};
+    (*it)->gate = nullptr;
     end_in_ledger(**it);
     idle_.push_back(std::move(*it));
     it = active_.erase(it);

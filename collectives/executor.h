@@ -54,6 +54,9 @@ class Executor {
   Result<bool> test(std::uint64_t sequence);
   Result<void> wait(std::uint64_t sequence, Deadline deadline);
   void abort(std::string_view reason);
+  /// Ends everything in flight here, and tells the peers: `error` came from elsewhere, and names whose fault
+  /// it is.
+  void end(Error error) { (void)break_with(std::move(error)); }
 
   struct LinkStats {
     std::uint32_t rank;
@@ -108,6 +111,7 @@ class Executor {
 
   // progress.cpp: moving chunks
   Result<bool> progress();
+  Result<bool> open_gates();
   Result<bool> advance_link(LinkState& state);
   static bool take_sent(LinkState& state);
   [[nodiscard]] std::optional<Error> lost(const LinkState& state) const;

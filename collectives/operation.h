@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/gate.h"
 #include "collectives/plan.h"
 #include "collectives/reduce/reduce.h"
 #include "collectives/wire.h"
@@ -27,6 +28,7 @@ struct Call {
   MemoryDescription output{};
   bool in_place = false;
   std::optional<Deadline> deadline{};  ///< its own, in place of the executor's timeout
+  Gate gate{};                         ///< empty: open
 };
 
 /// Where one named buffer lies. `host` is null for device memory.
@@ -61,6 +63,7 @@ struct ActiveOperation {
   std::vector<std::uint32_t> cursor;     ///< by flow
   std::vector<std::uint8_t> introduced;  ///< by flow: the call header has gone, or come
   std::uint32_t local_flow = ~0U;
+  Gate gate{};                ///< empty once it is open
   std::size_t remaining = 0;  ///< instances that are not done
   Deadline deadline = Deadline::never();
   Clock::time_point started{};
@@ -70,6 +73,7 @@ struct ActiveOperation {
 
   [[nodiscard]] const Plan& plan() const { return kept->plan; }
   [[nodiscard]] Place& place(Buffer buffer) { return places[static_cast<std::size_t>(buffer)]; }
+  [[nodiscard]] bool held() const { return static_cast<bool>(gate); }
   [[nodiscard]] bool finished() const { return remaining == 0; }
 
   void advance(std::uint32_t instance, std::uint64_t elements) {

@@ -32,6 +32,8 @@ Result<bool> Executor::progress() {
   std::optional<Error> failure;
   for (bool moved = true; moved;) {
     moved = fabric_->progress();
+    CENOTE_ASSIGN(const bool opened, open_gates());
+    moved = moved || opened;
     for (auto& [rank, state] : links_) {
       const bool idle = state->sending.empty() && state->receiving.empty() && !state->link->sending();
       if (idle || state->ended) continue;
@@ -54,6 +56,20 @@ Result<bool> Executor::progress() {
   }
   if (failure) return fail(std::move(*failure));
   return any;
+}
+
+Result<bool> Executor::open_gates() {
+  bool moved = false;
+  for (auto& operation : active_) {
+    if (!operation->held()) continue;
+    CENOTE_ASSIGN(const bool open, operation->gate().map_error([&](Error error) {
+      return local_error(*operation, std::move(error));
+    }));
+    if (!open) continue;
+    operation->gate = nullptr;
+    moved_since_ = moved = true;
+  }
+  return moved;
 }
 
 bool Executor::take_sent(LinkState& state) {
@@ -91,6 +107,7 @@ Result<bool> Executor::advance_sending(LinkState& state) {
   while (!state.sending.empty()) {
     const auto front = state.sending.front();
     auto& operation = *front.operation;
+    if (operation.held()) break;
     const auto& flow = operation.plan().flows[front.flow];
     const auto number = flow.instances[operation.cursor[front.flow]];
     const auto& instance = operation.plan().instances[number];
@@ -151,6 +168,7 @@ Result<bool> Executor::advance_receiving(LinkState& state) {
   while (!state.receiving.empty()) {
     const auto front = state.receiving.front();
     auto& operation = *front.operation;
+    if (operation.held()) break;
     const auto& flow = operation.plan().flows[front.flow];
     const auto number = flow.instances[operation.cursor[front.flow]];
     const auto& instance = operation.plan().instances[number];
@@ -242,6 +260,10 @@ Result<void> Executor::consume(ActiveOperation& operation, const Instance& insta
   if (instance.kind == StepKind::reduce) {
     const auto src_offset = (instance.src + at) * operation.element_bytes;
     const auto& src = operation.place(instance.src_buffer);
+    if (dst.device != nullptr && dst.device == src.device && dst.device->reduce) {
+      return dst.device->reduce(dst.address + dst_offset, src.address + src_offset, incoming.data(), elements,
+                                operation.header.type, operation.header.op);
+    }
     auto* room = src.host != nullptr ? nullptr : room_for(gather_[0], incoming.size());
     CENOTE_ASSIGN(const auto* own, readable(src, src_offset, incoming.size(), room));
     auto* out = dst.host != nullptr ? dst.host + dst_offset : room_for(gather_[1], incoming.size());
@@ -255,7 +277,7 @@ Result<void> Executor::consume(ActiveOperation& operation, const Instance& insta
 }
 
 Result<bool> Executor::advance_local(ActiveOperation& operation) {
-  if (operation.local_flow == ~0U) return false;
+  if (operation.local_flow == ~0U || operation.held()) return false;
   const auto& flow = operation.plan().flows[operation.local_flow];
   auto& cursor = operation.cursor[operation.local_flow];
   bool moved = false;
@@ -284,6 +306,11 @@ Result<void> Executor::local_chunk(ActiveOperation& operation, const Instance& i
   const auto& src = finish ? dst : operation.place(instance.src_buffer);
   const auto dst_offset = (instance.dst + at) * operation.element_bytes;
   const auto src_offset = finish ? dst_offset : (instance.src + at) * operation.element_bytes;
+  if (finish && dst.device != nullptr && dst.device->divide) {
+    return dst.device->divide(dst.address + dst_offset, elements, operation.header.type, options_.size);
+  }
+  if (!finish && dst.device != nullptr && dst.device == src.device && dst.device->copy)
+    return dst.device->copy(dst.address + dst_offset, src.address + src_offset, bytes);
   auto* out = dst.host != nullptr ? dst.host + dst_offset : room_for(gather_[1], bytes);
   if (src.host == nullptr) {
     CENOTE_TRY(src.device->read(out, src.address + src_offset, bytes));

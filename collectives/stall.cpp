@@ -14,6 +14,9 @@
 namespace cenote::collectives {
 namespace {
 
+/// How often a stream is asked whether it has come so far: it cannot wake this thread.
+constexpr auto gate_tick = std::chrono::microseconds(200);
+
 std::string rank_name(std::uint32_t rank) { return fmt::format("rank {}", rank); }
 
 double seconds(Clock::duration span) { return std::chrono::duration<double>(span).count(); }
@@ -69,7 +72,8 @@ Result<void> Executor::on_idle(ActiveOperation& operation, std::optional<Deadlin
   }
   if (!sleep_until) return {};
   if (options_.ledger != nullptr) note_in_ledger();
-  const auto wake = std::min(sleep_until->when(), now + tick());
+  const bool held = std::ranges::any_of(active_, [](const auto& one) { return one->held(); });
+  const auto wake = std::min(sleep_until->when(), now + (held ? Clock::duration(gate_tick) : tick()));
   auto woken = fabric_->wait(Deadline::at(wake), options_.cancel, wire::text(operation.header));
   if (woken || woken.error().code == ErrorCode::deadline_exceeded ||
       woken.error().code == ErrorCode::cancelled) {
@@ -102,6 +106,7 @@ Executor::Blocked Executor::blocked() const {
   const auto consider = [&](const LinkState& state, const Queue& queue, bool receives) {
     if (queue.empty()) return;
     const auto& [operation, flow] = queue.front();
+    if (operation->held()) return;
     const auto number = operation->plan().flows[flow].instances[operation->cursor[flow]];
     const auto& instance = operation->plan().instances[number];
     const auto at = receives ? operation->done[number] : operation->posted[number];
@@ -166,6 +171,7 @@ Error Executor::deadline_error(const ActiveOperation& operation, Clock::duration
       ErrorCode::deadline_exceeded, fmt::format("{} of rank {}", describe(operation), options_.rank), {}};
   if (on.on == nullptr) {
     error.cause = fmt::format("not complete after {:.1f} s", seconds(waited));
+    if (operation.held()) error.cause += ": its stream has not done the work that was put there before";
     error.peer = rank_name(options_.rank);
     return error;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "cuda/current_context.h"
 #include "cuda/reduce_kernels.h"
 
 namespace cenote::cuda {
@@ -16,21 +17,7 @@ constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
 constexpr int kMemoryHost = 1;
 constexpr int kOrderedToOwner = 100;  // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 
-// Makes a context current to the calling thread for a while.
-class Current {
- public:
-  Current(Driver& driver, Context context) : driver_(driver), status_(driver.ctx_push_current(context)) {}
-  ~Current() {
-    if (status_ == Status::success) driver_.ctx_pop_current(nullptr);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  [[nodiscard]] Status status() const { return status_; }
-
- private:
-  Driver& driver_;
-  const Status status_;
-};
+bool known(int type) { return type >= CENOTE_FLOAT32 && type <= CENOTE_INT64; }
 
 int attribute(Driver& driver, DeviceAttribute which, DeviceId device) {
   int value = 0;
@@ -48,7 +35,10 @@ struct DeviceMemory::Way {
   Status open();
   Result<void> read(std::byte* host, DevicePtr device_pointer, std::size_t bytes);
   Result<void> write(DevicePtr device_pointer, const std::byte* host, std::size_t bytes);
-  Result<void> reduce(DevicePtr dst, DevicePtr src, std::size_t count, int type, int op);
+  Result<void> reduce(DevicePtr dst, DevicePtr own, const std::byte* incoming, std::size_t count, int type,
+                      int op);
+  Result<void> divide(DevicePtr x, std::size_t count, int type, unsigned divisor);
+  Result<void> copy(DevicePtr dst, DevicePtr src, std::size_t bytes);
 
   Driver& driver;
   Context context = nullptr;
@@ -61,6 +51,12 @@ struct DeviceMemory::Way {
  private:
   Status read_slots(std::byte* host, DevicePtr device_pointer, std::size_t bytes);
   Status write_slots(DevicePtr device_pointer, const std::byte* host, std::size_t bytes);
+  Status fill_slot(std::size_t slot, DevicePtr device_pointer, const std::byte* host, std::size_t bytes);
+  Result<void> reduce_slots(DevicePtr dst, DevicePtr own, const std::byte* incoming, std::size_t count,
+                            DataType type, ReduceOp op);
+  /// Runs `body` in the context, then waits for the stream.
+  template <class Body>
+  Result<void> on_device(const char* what, Body body);
   [[nodiscard]] Error failed(const char* what, Status status) const {
     return driver_error(driver, what, status).on(home);
   }
@@ -69,10 +65,11 @@ struct DeviceMemory::Way {
   Stream stream_ = nullptr;
   std::array<std::byte*, 2> slots_{};
   std::array<Event, 2> events_{};
+  DevicePtr scratch_ = 0;  ///< where incoming operands lie on the device; there where kernels are
 };
 
 DeviceMemory::Way::~Way() {
-  const Current current(driver, context);
+  const CurrentContext current(driver, context);
   if (current.status() != Status::success) return;
   kernels.reset();
   for (auto* event : events_) {
@@ -81,6 +78,7 @@ DeviceMemory::Way::~Way() {
   for (auto* slot : slots_) {
     if (slot != nullptr) driver.mem_free_host(slot);
   }
+  if (scratch_ != 0) driver.mem_free(scratch_);
   if (stream_ != nullptr) driver.stream_destroy(stream_);
 }
 
@@ -101,8 +99,10 @@ Status DeviceMemory::Way::open() {
   flush_before_read =
       attribute(driver, DeviceAttribute::gpu_direct_rdma, device) != 0 &&
       attribute(driver, DeviceAttribute::gpu_direct_rdma_writes_ordering, device) < kOrderedToOwner;
-  // A card that cannot run them is no failure: the CPU reduces then.
-  if (auto loaded = ReduceKernels::load(driver)) kernels = std::move(*loaded);
+  // A card that cannot run them, or is full, is no failure: the CPU reduces then.
+  if (auto loaded = ReduceKernels::load(driver);
+      loaded && driver.mem_alloc(&scratch_, kSlotBytes) == Status::success)
+    kernels = std::move(*loaded);
   return Status::success;
 }
 
@@ -124,23 +124,48 @@ Status DeviceMemory::Way::read_slots(std::byte* host, DevicePtr device_pointer, 
   return Status::success;
 }
 
+/// Queues a copy to the device through one slot.
+Status DeviceMemory::Way::fill_slot(std::size_t slot, DevicePtr device_pointer, const std::byte* host,
+                                    std::size_t bytes) {
+  // The slot's last copy, of this call or an earlier one, has left it.
+  if (auto status = driver.event_synchronize(events_[slot]); status != Status::success) return status;
+  std::memcpy(slots_[slot], host, bytes);
+  auto status = driver.memcpy_htod_async(device_pointer, slots_[slot], bytes, stream_);
+  if (status == Status::success) status = driver.event_record(events_[slot], stream_);
+  return status;
+}
+
 Status DeviceMemory::Way::write_slots(DevicePtr device_pointer, const std::byte* host, std::size_t bytes) {
   for (std::size_t done = 0, chunk = 0; done < bytes; ++chunk) {
     const auto size = std::min(kSlotBytes, bytes - done);
-    // The slot's last copy, of this call or an earlier one, has left it.
-    if (auto status = driver.event_synchronize(events_[chunk % 2]); status != Status::success) return status;
-    std::memcpy(slots_[chunk % 2], host + done, size);
-    auto status = driver.memcpy_htod_async(device_pointer + done, slots_[chunk % 2], size, stream_);
-    if (status == Status::success) status = driver.event_record(events_[chunk % 2], stream_);
-    if (status != Status::success) return status;
+    if (auto status = fill_slot(chunk % 2, device_pointer + done, host + done, size);
+        status != Status::success)
+      return status;
     done += size;
   }
   return driver.stream_synchronize(stream_);
 }
 
+/// Operands commute to the bit, so what comes in may as well be the left one.
+Result<void> DeviceMemory::Way::reduce_slots(DevicePtr dst, DevicePtr own, const std::byte* incoming,
+                                             std::size_t count, DataType type, ReduceOp op) {
+  const auto at_once = kSlotBytes / size_of(type);
+  for (std::size_t done = 0, chunk = 0; done < count; ++chunk) {
+    const auto elements = std::min(at_once, count - done);
+    const auto at = done * size_of(type);
+    const auto operand = dst == own ? scratch_ : dst + at;
+    const auto status = fill_slot(chunk % 2, operand, incoming + at, elements * size_of(type));
+    if (status != Status::success) return fail(failed("reduce on the device", status));
+    CENOTE_TRY(dst == own ? kernels->reduce(dst + at, scratch_, elements, type, op, stream_)
+                          : kernels->reduce(dst + at, own + at, elements, type, op, stream_));
+    done += elements;
+  }
+  return {};
+}
+
 Result<void> DeviceMemory::Way::read(std::byte* host, DevicePtr device_pointer, std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  const Current current(driver, context);
+  const CurrentContext current(driver, context);
   auto status = current.status();
   if (status == Status::success) status = read_slots(host, device_pointer, bytes);
   if (status != Status::success) return fail(failed("read device memory", status));
@@ -149,26 +174,48 @@ Result<void> DeviceMemory::Way::read(std::byte* host, DevicePtr device_pointer, 
 
 Result<void> DeviceMemory::Way::write(DevicePtr device_pointer, const std::byte* host, std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  const Current current(driver, context);
+  const CurrentContext current(driver, context);
   auto status = current.status();
   if (status == Status::success) status = write_slots(device_pointer, host, bytes);
   if (status != Status::success) return fail(failed("write device memory", status));
   return {};
 }
 
-Result<void> DeviceMemory::Way::reduce(DevicePtr dst, DevicePtr src, std::size_t count, int type, int op) {
-  if (type < CENOTE_FLOAT32 || type > CENOTE_INT64 || op < CENOTE_SUM || op > CENOTE_AVG) {
-    return fail(ErrorCode::invalid_argument, "reduce on the device", "no such element type or operation");
-  }
+template <class Body>
+Result<void> DeviceMemory::Way::on_device(const char* what, Body body) {
   std::lock_guard lock(mutex_);
-  const Current current(driver, context);
-  if (current.status() != Status::success) return fail(failed("reduce on the device", current.status()));
-  CENOTE_TRY(
-      kernels->reduce(dst, src, count, static_cast<DataType>(type), static_cast<ReduceOp>(op), stream_));
-  if (auto status = driver.stream_synchronize(stream_); status != Status::success) {
-    return fail(failed("reduce on the device", status));
-  }
+  const CurrentContext current(driver, context);
+  if (current.status() != Status::success) return fail(failed(what, current.status()));
+  CENOTE_TRY(body());
+  if (auto status = driver.stream_synchronize(stream_); status != Status::success)
+    return fail(failed(what, status));
   return {};
+}
+
+Result<void> DeviceMemory::Way::reduce(DevicePtr dst, DevicePtr own, const std::byte* incoming,
+                                       std::size_t count, int type, int op) {
+  constexpr auto what = "reduce on the device";
+  if (!known(type) || op < CENOTE_SUM || op > CENOTE_AVG)
+    return fail(ErrorCode::invalid_argument, what, "no such element type or operation");
+  return on_device(what, [&] {
+    return reduce_slots(dst, own, incoming, count, static_cast<DataType>(type), static_cast<ReduceOp>(op));
+  });
+}
+
+Result<void> DeviceMemory::Way::divide(DevicePtr x, std::size_t count, int type, unsigned divisor) {
+  constexpr auto what = "divide on the device";
+  if (!known(type)) return fail(ErrorCode::invalid_argument, what, "no such element type");
+  return on_device(what,
+                   [&] { return kernels->divide(x, count, static_cast<DataType>(type), divisor, stream_); });
+}
+
+Result<void> DeviceMemory::Way::copy(DevicePtr dst, DevicePtr src, std::size_t bytes) {
+  constexpr auto what = "copy on the device";
+  return on_device(what, [&]() -> Result<void> {
+    if (auto status = driver.memcpy_dtod_async(dst, src, bytes, stream_); status != Status::success)
+      return fail(failed(what, status));
+    return {};
+  });
 }
 
 DeviceMemory::DeviceMemory(std::shared_ptr<Way> way) : way_(std::move(way)) {
@@ -179,9 +226,15 @@ DeviceMemory::DeviceMemory(std::shared_ptr<Way> way) : way_(std::move(way)) {
   access->write = [way = way_](std::uint64_t device, const std::byte* host, std::size_t bytes) {
     return way->write(device, host, bytes);
   };
+  access->copy = [way = way_](std::uint64_t dst, std::uint64_t src, std::size_t bytes) {
+    return way->copy(dst, src, bytes);
+  };
   if (way_->kernels != nullptr) {
-    access->reduce = [way = way_](std::uint64_t dst, std::uint64_t src, std::size_t count, int type, int op) {
-      return way->reduce(dst, src, count, type, op);
+    access->reduce = [way = way_](std::uint64_t dst, std::uint64_t own, const std::byte* incoming,
+                                  std::size_t count, int type,
+                                  int op) { return way->reduce(dst, own, incoming, count, type, op); };
+    access->divide = [way = way_](std::uint64_t x, std::size_t count, int type, unsigned divisor) {
+      return way->divide(x, count, type, divisor);
     };
   }
   access_ = std::move(access);
@@ -199,24 +252,39 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(Driver& driver) {
 
 Result<MemoryDescription> DeviceMemory::describe(DevicePtr pointer, std::size_t size) const {
   auto& driver = way_->driver;
-  const Current current(driver, way_->context);
+  const CurrentContext current(driver, way_->context);
   if (current.status() != Status::success) {
     return fail(driver_error(driver, "describe device memory", current.status()).on(way_->home));
   }
-  DevicePtr base = 0;
-  std::size_t whole = 0;
   int type = 0;
   auto status = driver.pointer_get_attribute(&type, PointerAttribute::memory_type, pointer);
   if (status == Status::success && type == kMemoryHost) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): unified addressing
     return MemoryDescription::of_host(reinterpret_cast<const void*>(pointer), size);
   }
-  if (status == Status::success) status = driver.mem_get_address_range(&base, &whole, pointer);
-  if (status != Status::success || size > whole - (pointer - base)) {
-    auto error = status != Status::success
-                     ? driver_error(driver, "describe device memory", status)
-                     : Error{ErrorCode::invalid_argument, "describe device memory",
-                             "the range is longer than the allocation that it starts in"};
+  // Memory of no context is mapped, and what lies behind it may belong to the same buffer.
+  Context owner = nullptr;
+  if (driver.pointer_get_attribute(&owner, PointerAttribute::context, pointer) != Status::success)
+    owner = way_->context;
+  for (auto at = pointer; status == Status::success && at - pointer < size;) {
+    DevicePtr base = 0;
+    std::size_t whole = 0;
+    status = at == pointer || owner == nullptr ? driver.mem_get_address_range(&base, &whole, at)
+                                               : Status::invalid_value;
+    if (status == Status::success && base + whole > at) {
+      at = base + whole;
+    } else if (at != pointer) {
+      return fail(
+          Error{ErrorCode::invalid_argument, "describe device memory",
+                "the range is longer than the allocation that it starts in: " + std::to_string(at - pointer) +
+                    " of " + std::to_string(size) + " bytes are memory"}
+              .on(way_->home));
+    } else if (status == Status::success) {
+      status = Status::invalid_value;
+    }
+  }
+  if (status != Status::success) {
+    auto error = driver_error(driver, "describe device memory", status);
     error.code = ErrorCode::invalid_argument;
     return fail(std::move(error).on(way_->home));
   }

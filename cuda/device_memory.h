@@ -21,8 +21,9 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// What [pointer, pointer + size) can do. Pinned host memory comes out as host memory. Reads and writes go
-  /// through pinned staging buffers in a stream of its own: work of other streams has to be waited for first.
+  /// What [pointer, pointer + size) can do; mapped memory may be mapped piece by piece. Pinned host memory
+  /// comes out as host memory. Reads, writes and kernels go through pinned staging buffers in a stream of its
+  /// own: work of other streams has to be waited for first.
   /// Errors: invalid_argument (not memory of the driver, or not all of it).
   Result<MemoryDescription> describe(DevicePtr pointer, std::size_t size) const;
 

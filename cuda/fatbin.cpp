@@ -66,16 +66,6 @@ Result<std::string> text_of(const EntryHeader& h, std::span<const std::byte> pay
 
 }  // namespace
 
-bool is_fatbin(std::span<const std::byte> image) {
-  return image.size() >= 4 && field<std::uint32_t>(image, 0) == fatbin_container_magic;
-}
-
-std::uint64_t fatbin_size(std::span<const std::byte> header) {
-  if (header.size() < container_header || !is_fatbin(header)) return 0;
-  const auto entries = field<std::uint64_t>(header, 8);
-  return entries > ~std::uint64_t{0} - container_header ? 0 : entries + field<std::uint16_t>(header, 6);
-}
-
 Result<std::vector<FatbinPtx>> fatbin_ptx(std::span<const std::byte> container) {
   if (container.size() < container_header || !is_fatbin(container)) return damaged("no container header");
   const auto version = field<std::uint16_t>(container, 4), header = field<std::uint16_t>(container, 6);

@@ -1,7 +1,7 @@
 # The PTX parser and the execution of kernels on the CPU.
 cenote_room(ptx
   SOURCES
-    fatbin.cpp lz4_block.cpp
+    fatbin.cpp fatbin_size.cpp lz4_block.cpp
     ptx/program.cpp ptx/lexer.cpp ptx/decoder_module.cpp ptx/decoder_function.cpp ptx/decoder_arithmetic.cpp
     ptx/decoder_memory.cpp ptx/decoder_control.cpp ptx/registers.cpp ptx/layout.cpp
     emulator/run_launch.cpp emulator/run_block.cpp emulator/run_step.cpp emulator/run_memory.cpp emulator/run_atomic.cpp

@@ -18,14 +18,20 @@ enum class MemoryKind : std::uint8_t {
            ///< here
 };
 
-/// How the CPU reaches device memory: staged copies through the device's driver. Both calls return when the
+/// How the CPU reaches device memory: staged copies through the device's driver. The calls return when the
 /// bytes have arrived. Thread-safe. Errors: driver_error (native = the driver's code).
 struct DeviceAccess {
   std::function<Result<void>(std::byte* host, std::uint64_t device, std::size_t bytes)> read;
   std::function<Result<void>(std::uint64_t device, const std::byte* host, std::size_t bytes)> write;
-  /// dst[i] = op(dst[i], src[i]) by a kernel, where the device has one; empty = reduce on the CPU.
-  std::function<Result<void>(std::uint64_t dst, std::uint64_t src, std::size_t count, int type, int op)>
+  // What the device does by itself, on memory of its own; empty where it cannot.
+  /// dst[i] = op(own[i], incoming[i]) by a kernel, `incoming` in host memory. dst is own, or does not overlap
+  /// it. An average is a sum here: `divide` comes once, at the end.
+  std::function<Result<void>(std::uint64_t dst, std::uint64_t own, const std::byte* incoming,
+                             std::size_t count, int type, int op)>
       reduce;
+  /// x[i] = x[i] / divisor; integers round toward zero.
+  std::function<Result<void>(std::uint64_t x, std::size_t count, int type, unsigned divisor)> divide;
+  std::function<Result<void>(std::uint64_t dst, std::uint64_t src, std::size_t bytes)> copy;
 };
 
 /// Owned by nobody: describes memory that outlives the operation it is given to.

@@ -6,14 +6,14 @@ cenote_test(collectives_reduce_test
   SOURCES unit/collectives/reduce_test.cpp
   USES cenote_collectives)
 cenote_test(collectives_executor_test
-  SOURCES unit/collectives/executor_test.cpp
+  SOURCES unit/collectives/executor_test.cpp unit/collectives/executor_device_test.cpp
   USES cenote_collectives)
 cenote_test(collectives_communicator_test
   SOURCES multi/collectives/communicator_test.cpp
   USES cenote_collectives LABELS multi)
 cenote_test(collectives_failure_test
   SOURCES multi/collectives/failure_test.cpp
-  USES cenote_collectives LABELS multi)
+  USES cenote_collectives LABELS multi TIMEOUT 300)
 
 # The shared library from a C program: no C++ runtime of its own, nothing but the public header.
 add_executable(collectives_c_api_test unit/collectives/c_api_test.c)
@@ -29,6 +29,21 @@ if(CENOTE_SANITIZE)
 endif()
 add_test(NAME collectives_c_api_test COMMAND collectives_c_api_test)
 set_tests_properties(collectives_c_api_test PROPERTIES TIMEOUT 60 LABELS unit)
+# The same on device buffers, over an emulated driver that the program loads as it would the real one.
+add_executable(collectives_device_buffers_test unit/collectives/device_buffers_test.c)
+target_include_directories(collectives_device_buffers_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(collectives_device_buffers_test PRIVATE cenote_shared Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(collectives_device_buffers_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
+  C_STANDARD 11 C_EXTENSIONS ON LINKER_LANGUAGE C)
+if(CENOTE_SANITIZE)
+  target_link_options(collectives_device_buffers_test PRIVATE -fsanitize=${CENOTE_SANITIZE})
+  set_target_properties(collectives_device_buffers_test PROPERTIES LINKER_LANGUAGE CXX)
+endif()
+add_dependencies(collectives_device_buffers_test cenote_cuda_standin)
+add_test(NAME collectives_device_buffers_test
+  COMMAND collectives_device_buffers_test $<TARGET_FILE:cenote_cuda_standin>)
+set_tests_properties(collectives_device_buffers_test PROPERTIES TIMEOUT 300 LABELS unit)
+
 # Only cenote_* leaves the library, and nothing in it is of gRPC, protobuf or OpenSSL.
 add_test(NAME collectives_exports_test COMMAND sh -c
   "! nm -D --defined-only $<TARGET_FILE:cenote_shared> | grep -v ' [A-Z] cenote_' && ! ldd $<TARGET_FILE:cenote_shared> | grep -E 'grpc|protobuf|ssl|crypto'")

@@ -1,4 +1,5 @@
-/* The C interface of libcenote: communicators whose collectives run over shared memory and TCP.
+/* The C interface of libcenote: communicators whose collectives run over shared memory and TCP, on memory of
+ * the process and of its CUDA devices.
  *
  * General rules
  *  - Every function that can fail returns a cenote_status. CENOTE_SUCCESS is 0. The text of the last failure
@@ -74,6 +75,8 @@ typedef struct cenote_context_options {
   size_t size;            /**< sizeof(cenote_context_options) */
   const char* transports; /**< in order of preference, comma-separated: "shm,tcp" (also the default, NULL) */
   const char* host; /**< address of this machine that TCP listens on and tells its peers; NULL: "127.0.0.1" */
+  const char* cuda_library; /**< the CUDA driver's library, by the name or path that the process loads it by;
+                                 NULL: "libcuda.so.1"; "": all buffers are host memory */
 } cenote_context_options;
 
 /** `options` may be NULL; its strings are copied. Errors: CENOTE_INVALID_ARGUMENT. */
@@ -115,8 +118,8 @@ typedef struct cenote_comm_options {
 CENOTE_API cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_options* options,
                                             cenote_comm** comm);
 
-/** Ends this rank's membership without waiting. Operations that are not complete end at the other ranks with
- *  CENOTE_PEER_FAILED; a rank that others may still be waiting for calls cenote_barrier first. */
+/** Ends this rank's membership without waiting. What is complete at this rank the others complete too;
+ * operations that are not end at the other ranks with CENOTE_PEER_FAILED. */
 CENOTE_API void cenote_comm_destroy(cenote_comm* comm);
 
 /** Ends everything in flight with CENOTE_CANCELLED here and CENOTE_PEER_FAILED at the others, who are told
@@ -134,25 +137,15 @@ typedef struct cenote_request {
   uint64_t sequence;
 } cenote_request;
 
-/** How the library reaches device memory: copies that have arrived when they return. 0 = success, anything
- * else is reported as the driver's code. Called on the thread that calls cenote_*, never after the
- * communicator's end. */
-typedef struct cenote_device_access {
-  size_t size; /**< sizeof(cenote_device_access) */
-  void* user;
-  int (*read)(void* user, void* host, uint64_t device, size_t bytes);
-  int (*write)(void* user, uint64_t device, const void* host, size_t bytes);
-} cenote_device_access;
-
-/** A buffer: host memory when `access` is NULL, device memory otherwise. */
-typedef struct cenote_buffer {
-  size_t size;                        /**< sizeof(cenote_buffer) */
-  uint64_t address;                   /**< host pointer, or device address */
-  size_t bytes;                       /**< that may be touched from there on */
-  const cenote_device_access* access; /**< copied during the call, not kept */
-} cenote_buffer;
-
-/* All ranks start the same operations in the same order. Starting never blocks; cenote_test and cenote_wait
+/* Buffers may lie in host memory or in memory of a CUDA device, each as it comes: the library asks the CUDA
+ * driver that the process has loaded (it loads none itself; without one all memory is host memory, and no
+ * error). Device memory is read and written by copies through pinned memory, in a stream of the library's
+ * own, and reduced by kernels where it lies. So work of other streams on the buffers must be done before the
+ * call; or the call is told a stream (cenote_*_stream). When an operation is complete its result has arrived:
+ * work that is put into any stream afterwards sees it. What the driver refuses, and device memory that ends
+ * before the buffer does, is CENOTE_DRIVER_ERROR. The buffers' CUDA contexts outlive the communicator.
+ *
+ * All ranks start the same operations in the same order. Starting never blocks; cenote_test and cenote_wait
  * make progress. Several operations may be in flight on one communicator. After a failure the communicator is
  * broken: every later call returns the first failure, and the contents of buffers in flight are undefined.
  * `count` is in elements of `type`. Errors of all four: CENOTE_INVALID_ARGUMENT, and those of a broken
@@ -177,7 +170,43 @@ CENOTE_API cenote_status cenote_broadcast(cenote_comm* comm, void* buffer, size_
 /** Complete when every rank has started it. */
 CENOTE_API cenote_status cenote_barrier(cenote_comm* comm, cenote_request* request);
 
-/** The same on buffers that may be device memory. */
+/* The same after a stream (a CUstream or cudaStream_t; NULL: the default stream) of the buffers' CUDA
+ * context: the call returns at once; the buffers are not touched until all work that was in the stream at the
+ * call is done. That is looked at in cenote_test and cenote_wait: the stream itself does not wait for the
+ * result, the request says when it is there, and work that needs it is put into the stream after that. When
+ * earlier work failed, the operation fails with it. Errors: also CENOTE_NOT_SUPPORTED (the process has loaded
+ * no CUDA driver). */
+
+CENOTE_API cenote_status cenote_allreduce_stream(cenote_comm* comm, const void* send, void* recv,
+                                                 size_t count, cenote_type type, cenote_op op, void* stream,
+                                                 cenote_request* request);
+CENOTE_API cenote_status cenote_allgather_stream(cenote_comm* comm, const void* send, void* recv,
+                                                 size_t count, cenote_type type, void* stream,
+                                                 cenote_request* request);
+CENOTE_API cenote_status cenote_broadcast_stream(cenote_comm* comm, void* buffer, size_t count,
+                                                 cenote_type type, uint32_t root, void* stream,
+                                                 cenote_request* request);
+
+/* The same on memory that only the caller knows a way to. */
+
+/** How the library reaches device memory: copies that have arrived when they return. 0 = success, anything
+ * else is reported as the driver's code. Called on the thread that calls cenote_*, never after the
+ * communicator's end. */
+typedef struct cenote_device_access {
+  size_t size; /**< sizeof(cenote_device_access) */
+  void* user;
+  int (*read)(void* user, void* host, uint64_t device, size_t bytes);
+  int (*write)(void* user, uint64_t device, const void* host, size_t bytes);
+} cenote_device_access;
+
+/** A buffer: host memory when `access` is NULL, device memory otherwise. */
+typedef struct cenote_buffer {
+  size_t size;                        /**< sizeof(cenote_buffer) */
+  uint64_t address;                   /**< host pointer, or device address */
+  size_t bytes;                       /**< that may be touched from there on */
+  const cenote_device_access* access; /**< copied during the call, not kept */
+} cenote_buffer;
+
 CENOTE_API cenote_status cenote_allreduce_buffers(cenote_comm* comm, const cenote_buffer* send,
                                                   const cenote_buffer* recv, size_t count, cenote_type type,
                                                   cenote_op op, cenote_request* request);

@@ -25,3 +25,13 @@ extern "C" __attribute__((visibility("default"))) void cenote_standin_reset(
   auto* next = options != nullptr ? cenote::cuda::make_emulated_driver(*options).release() : nullptr;
   delete current.exchange(next, std::memory_order_acq_rel);
 }
+
+extern "C" __attribute__((visibility("default"))) void cenote_standin_cards(unsigned cards, std::size_t bytes,
+                                                                            unsigned long long seed) {
+  cenote::cuda::EmulatorOptions options;
+  options.devices.assign(cards, {});
+  for (auto& card : options.devices) card.memory_bytes = bytes;
+  options.adversarial_streams = seed != 0;
+  options.seed = seed != 0 ? seed : 1;
+  cenote_standin_reset(&options);
+}

@@ -19,11 +19,12 @@ MemoryDescription memory_of(Bytes& bytes) { return MemoryDescription::of_host(by
 
 /// Allreduces of changing sizes until something fails; the report says what, and how long the last one took.
 std::string reduce_until_failure(const std::string& id, const std::function<void()>& up, Mode mode,
-                                 std::uint32_t rank, Clock::duration timeout) {
+                                 std::uint32_t rank, Clock::duration timeout,
+                                 Clock::duration init_timeout = std::chrono::seconds(20)) {
   auto options = options_for(mode, rank, ranks);
   options.id = *UniqueId::parse(id);
   options.operation_timeout = timeout;
-  options.init_timeout = std::chrono::seconds(20);
+  options.init_timeout = init_timeout;
   auto communicator = Communicator::create(options);
   if (!communicator) return "create: " + communicator.error().message();
   up();
@@ -80,6 +81,41 @@ TEST_P(Killed, AtAnyMomentEndsTheOthersWithItsName) {
     EXPECT_LT(outcome.took, std::chrono::seconds(10)) << "round " << round;
     for (const auto& report : outcome.reports)
       EXPECT_THAT(report, HasSubstr("peer rank 2:")) << "round " << round;
+  }
+}
+
+TEST_P(Killed, WhileTheGroupFormsEndsTheOthersWithItsName) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 8; ++round) {
+    std::vector<std::unique_ptr<RankProcess>> processes;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      processes.push_back(std::make_unique<RankProcess>([=](const std::string& id, const auto& up) {
+        return reduce_until_failure(id, up, GetParam(), r, std::chrono::seconds(20),
+                                    std::chrono::seconds(15));
+      }));
+    }
+    auto root = BootstrapRoot::create("127.0.0.1");
+    ASSERT_TRUE(root.has_value());
+    for (auto& process : processes) process->tell((*root)->id().text());
+    // Before it has said who it is, while the tree grows, while transports connect, or in its first
+    // operation.
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 25'000));
+    const auto started = Clock::now();
+    processes[victim]->kill(SIGKILL);
+    bool unknown = false;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      if (r == victim) continue;
+      auto report = processes[r]->report();
+      if (report.starts_with("up\n")) report.erase(0, 3);
+      EXPECT_THAT(report, HasSubstr("rank 2")) << "round " << round;
+      unknown = unknown || report.find("has not arrived") != std::string::npos;
+      EXPECT_TRUE(unknown || report.find("peer rank 2:") != std::string::npos ||
+                  report.find("with rank 2 failed") != std::string::npos)
+          << report;
+    }
+    if (!unknown) {
+      EXPECT_LT(Clock::now() - started, std::chrono::seconds(10)) << "round " << round;
+    }
   }
 }
 

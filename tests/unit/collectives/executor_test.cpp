@@ -6,74 +6,12 @@
 #include <cmath>
 #include <thread>
 
-#include "tests/unit/collectives/loopback.h"
-#include "tests/unit/collectives/reference.h"
+#include "tests/unit/collectives/executor_group.h"
 
 namespace cenote::collectives {
 namespace {
 
-using loopback::LoopbackFabric;
-using loopback::Network;
 using ::testing::HasSubstr;
-
-ExecutorOptions small_chunks() {
-  ExecutorOptions options;
-  options.link = {64, 2,
-                  24};  // chunks of 64 bytes, two ahead, messages up to 24: everything takes many steps
-  options.timeout = std::chrono::seconds(20);
-  return options;
-}
-
-/// Some ranks in one thread. `step` gives each its turn.
-class Group {
- public:
-  Group(std::uint32_t ranks, std::uint64_t seed, ExecutorOptions options = small_chunks()) : net(seed) {
-    std::vector<Bytes> addresses;
-    for (std::uint32_t r = 0; r < ranks; ++r) addresses.push_back(LoopbackFabric::address_of(r));
-    options.size = ranks;
-    for (std::uint32_t r = 0; r < ranks; ++r) {
-      options.rank = r;
-      executors.push_back(
-          std::make_unique<Executor>(std::make_unique<LoopbackFabric>(net, r, ranks), addresses, options));
-    }
-  }
-
-  Network net;
-  std::vector<std::unique_ptr<Executor>> executors;
-
-  /// Runs one operation that each rank has started, until each has ended.
-  std::vector<Result<bool>> finish(
-      const std::vector<Result<std::uint64_t>>& sequences, const std::function<void()>& between = [] {}) {
-    std::vector<Result<bool>> out(executors.size(), false);
-    for (bool busy = true; busy;) {
-      busy = false;
-      for (std::size_t r = 0; r < executors.size(); ++r) {
-        if (executors[r] == nullptr || !out[r] || *out[r]) continue;
-        out[r] = sequences[r] ? executors[r]->test(*sequences[r]) : Result<bool>(fail(sequences[r].error()));
-        busy = true;
-        between();
-      }
-    }
-    return out;
-  }
-};
-
-struct Buffers {
-  Bytes send, recv;
-};
-
-Call allreduce_call(Buffers& of, std::uint64_t count, DataType type, ReduceOp op, bool in_place) {
-  if (in_place) of.recv = of.send;
-  auto& source = in_place ? of.recv : of.send;
-  return {Operation::allreduce,
-          count,
-          type,
-          op,
-          0,
-          MemoryDescription::of_host(source.data(), source.size()),
-          MemoryDescription::of_host(of.recv.data(), of.recv.size()),
-          in_place};
-}
 
 void expect_allreduce(std::uint32_t ranks, std::uint64_t count, DataType type, ReduceOp op,
                       const std::string& algorithm, bool in_place, std::uint64_t seed) {
@@ -392,64 +330,6 @@ TEST(Executor, ALinkIsSentNoCreditsThatItsPeerDoesNotNeed) {
     for (const auto& done : group.finish(broadcast_all(group, buffers, 40, 0))) ASSERT_TRUE(done.has_value());
   }
   EXPECT_EQ(group.net.wire(1, 0).signals[wire::credit_signal] + group.net.wire(1, 0).flying.size(), 18U);
-}
-
-TEST(Executor, ReducesDeviceMemoryThroughItsAccessor) {
-  constexpr std::uint32_t ranks = 3;
-  constexpr std::uint64_t count = 100;
-  constexpr std::uint64_t base = 0x7000'0000'0000ULL;  // a device address: a load there would crash
-  Group group(ranks, 21);
-  std::vector<Bytes> devices;
-  std::vector<Bytes> shards;
-  std::vector<Result<std::uint64_t>> sequences;
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    shards.push_back(shard(CENOTE_BFLOAT16, count, r));
-    devices.push_back(shards.back());
-  }
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    auto access = std::make_shared<DeviceAccess>();
-    access->read = [&heap = devices[r]](std::byte* host, std::uint64_t device,
-                                        std::size_t bytes) -> Result<void> {
-      std::memcpy(host, std::span(heap).subspan(device - base, bytes).data(), bytes);
-      return {};
-    };
-    access->write = [&heap = devices[r]](std::uint64_t device, const std::byte* host,
-                                         std::size_t bytes) -> Result<void> {
-      std::memcpy(std::span(heap).subspan(device - base, bytes).data(), host, bytes);
-      return {};
-    };
-    MemoryDescription memory{MemoryKind::device, base,  count * 2, false, false, false, false,
-                             "cuda:0",           access};
-    sequences.push_back(group.executors[r]->start(
-        {Operation::allreduce, count, CENOTE_BFLOAT16, CENOTE_AVG, 0, memory, memory, true}));
-  }
-  for (const auto& done : group.finish(sequences)) ASSERT_TRUE(done.has_value()) << done.error().message();
-  const auto expected = reduced(CENOTE_BFLOAT16, CENOTE_AVG, "auto", shards);
-  for (const auto& heap : devices) EXPECT_EQ(heap, expected);
-}
-
-TEST(Executor, AFailingDeviceEndsTheGroupWithItsOwnError) {
-  Group group(2, 1);
-  std::vector<Buffers> buffers(2);
-  auto access = std::make_shared<DeviceAccess>();
-  access->read = [](std::byte*, std::uint64_t, std::size_t) -> Result<void> {
-    return fail(Error{ErrorCode::driver_error, "copy from device", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuda:0", "",
-                      "", 700});
-  };
-  access->write = [](std::uint64_t, const std::byte*, std::size_t) -> Result<void> { return {}; };
-  buffers[1] = {shard(CENOTE_FLOAT32, 50, 1), Bytes(200)};
-  MemoryDescription memory{MemoryKind::device, 0x7000, 200, false, false, false, false, "cuda:0", access};
-  std::vector<Result<std::uint64_t>> sequences;
-  sequences.push_back(group.executors[0]->start(
-      {Operation::allreduce, 50, CENOTE_FLOAT32, CENOTE_SUM, 0, memory, memory, true}));
-  sequences.push_back(
-      group.executors[1]->start(allreduce_call(buffers[1], 50, CENOTE_FLOAT32, CENOTE_SUM, false)));
-  const auto results = group.finish(sequences);
-  ASSERT_FALSE(results[0].has_value());
-  EXPECT_EQ(results[0].error().native, 700);
-  ASSERT_FALSE(results[1].has_value());
-  EXPECT_EQ(results[1].error().peer, "rank 0");
-  EXPECT_THAT(results[1].error().message(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
 }  // namespace

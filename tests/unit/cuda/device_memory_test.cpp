@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "cuda/reduce_kernels.h"
 #include "tests/unit/cuda/conformance.h"
@@ -97,15 +98,65 @@ TEST_P(Described, ErrorsNameTheDeviceAndTheDriversCode) {
   EXPECT_THAT(failed.error().message(), HasSubstr("CUDA_ERROR_INVALID_VALUE"));
 }
 
-TEST_P(Described, ReducesOnTheDevice) {
-  const auto dst = upload(std::vector<float>{1, 5, -3, 0}), src = upload(std::vector<float>{2, -5, -4, 7});
+std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST_P(Described, ReducesOnTheDeviceWithWhatComesFromTheHost) {
+  const auto own = upload(std::vector<float>{1, 5, -3, 0}), dst = upload(std::vector<float>(4, 99));
+  const auto incoming = bytes_of({2, -5, -4, 7});
   const auto what = describe(dst, 16);
   ASSERT_TRUE(what.device->reduce);
-  ASSERT_TRUE(what.device->reduce(dst, src, 4, CENOTE_FLOAT32, CENOTE_SUM));
+  ASSERT_TRUE(what.device->reduce(dst, own, incoming.data(), 4, CENOTE_FLOAT32, CENOTE_SUM));
   EXPECT_THAT(download<float>(dst, 4), ElementsAre(3, 0, -7, 7));
-  ASSERT_TRUE(what.device->reduce(dst, src, 4, CENOTE_FLOAT32, CENOTE_MAX));
+  EXPECT_THAT(download<float>(own, 4), ElementsAre(1, 5, -3, 0)) << "only read";
+  ASSERT_TRUE(what.device->reduce(dst, dst, incoming.data(), 4, CENOTE_FLOAT32, CENOTE_MAX)) << "in place";
   EXPECT_THAT(download<float>(dst, 4), ElementsAre(3, 0, -4, 7));
-  EXPECT_FALSE(what.device->reduce(dst, src, 4, 99, CENOTE_MAX)) << "no such type";
+  EXPECT_FALSE(what.device->reduce(dst, dst, incoming.data(), 4, 99, CENOTE_MAX)) << "no such type";
+  ASSERT_TRUE(what.device->divide(dst, 4, CENOTE_FLOAT32, 2));
+  EXPECT_THAT(download<float>(dst, 4), ElementsAre(1.5F, 0, -2, 3.5F));
+  EXPECT_FALSE(what.device->divide(dst, 4, 99, 2));
+}
+
+TEST_P(Described, ReducesMoreThanItsSlotsHold) {
+  const auto count = 2 * kMiB / sizeof(float) + 3;
+  const auto own = upload(std::vector<float>(count, 1)), dst = allocate(count * sizeof(float));
+  const auto incoming = bytes_of(std::vector<float>(count, 2));
+  const auto what = describe(dst, count * sizeof(float));
+  ASSERT_TRUE(what.device->reduce(dst, own, incoming.data(), count, CENOTE_FLOAT32, CENOTE_SUM));
+  ASSERT_TRUE(what.device->reduce(dst, dst, incoming.data(), count, CENOTE_FLOAT32, CENOTE_SUM));
+  EXPECT_THAT(download<float>(dst, count), testing::Each(5));
+}
+
+TEST_P(Described, CopiesOnTheDevice) {
+  const auto src = upload(std::vector<int>{1, 2, 3}), dst = upload(std::vector<int>{0, 0, 0});
+  ASSERT_TRUE(describe(dst, 12).device->copy(dst, src + 4, 8));
+  EXPECT_THAT(download<int>(dst, 3), ElementsAre(2, 3, 0));
+  EXPECT_FALSE(describe(dst, 12).device->copy(dst, 0x1000, 8));
+}
+
+TEST_P(Described, MappedMemoryMayBeMappedPieceByPiece) {
+  std::size_t piece = 0;
+  ASSERT_OK(driver->mem_get_allocation_granularity(&piece, 0));
+  DevicePtr at = 0;
+  AllocationHandle handles[2] = {};
+  ASSERT_OK(driver->mem_address_reserve(&at, 3 * piece, 0, 0));
+  for (std::size_t i = 0; i < 2; ++i) {
+    ASSERT_OK(driver->mem_create(&handles[i], piece, 0));
+    ASSERT_OK(driver->mem_map(at + i * piece, piece, 0, handles[i]));
+    ASSERT_OK(driver->mem_set_access(at + i * piece, piece, 0));
+  }
+  const auto both = memory->describe(at + 100, 2 * piece - 100);
+  EXPECT_TRUE(both) << both.error().message();
+  const auto more = memory->describe(at + 100, 2 * piece);
+  ASSERT_FALSE(more);
+  EXPECT_THAT(more.error().message(), HasSubstr("longer than the allocation"));
+  for (std::size_t i = 0; i < 2; ++i) {
+    ASSERT_OK(driver->mem_unmap(at + i * piece, piece));
+    ASSERT_OK(driver->mem_release(handles[i]));
+  }
+  ASSERT_OK(driver->mem_address_free(at, 3 * piece));
 }
 
 TEST_P(Described, ReducesEveryTypeAndDividesOnce) {
