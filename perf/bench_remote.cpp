@@ -138,7 +138,13 @@ double copy_rate(const std::vector<std::byte>& from, std::vector<std::byte>& to)
          std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
-Result<std::vector<Row>> measure(int pairs, int launches) {
+constexpr std::string_view null_launch = "null launch", upload = "upload 256 MiB",
+                           download = "download 256 MiB";
+
+/// `only`: the rows whose name contains it.
+Result<std::vector<Row>> measure(int pairs, int launches, const std::string& only) {
+  const auto wanted = [&](std::string_view name) { return name.find(only) != std::string_view::npos; };
+  if (!wanted(null_launch) && !wanted(upload) && !wanted(download)) return std::vector<Row>{};
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create({}));
   CENOTE_ASSIGN(const auto worker, WorkerProcess::start(fabric->address()));
   WorkerAddress address;
@@ -159,31 +165,37 @@ Result<std::vector<Row>> measure(int pairs, int launches) {
     rows.push_back(std::move(*row));
     return {};
   };
-  const auto remote_launch = [&] { return far.launches(launches); };
-  CENOTE_TRY(add(compare({"null launch, " + over, "us", "the limit of 2 us", Better::lower, 1.0}, pairs,
-                         remote_launch, [] { return Result<double>(2.0); })));
-  CENOTE_TRY(add(compare({"null launch, " + over, "us", "the same driver, in process", Better::lower}, pairs,
-                         remote_launch, [&] { return near.launches(launches); })));
+  const auto named = [&](std::string_view name) { return fmt::format("{}, {}", name, over); };
+  if (wanted(null_launch)) {
+    const auto remote_launch = [&] { return far.launches(launches); };
+    CENOTE_TRY(add(compare({named(null_launch), "us", "the limit of 2 us", Better::lower, 1.0}, pairs,
+                           remote_launch, [] { return Result<double>(2.0); })));
+    CENOTE_TRY(add(compare({named(null_launch), "us", "the same driver, in process", Better::lower}, pairs,
+                           remote_launch, [&] { return near.launches(launches); })));
+  }
   std::vector<std::byte> bytes(256 * MiB, std::byte{1}), other(256 * MiB, std::byte{2});
   const auto plain = [&] { return Result<double>(copy_rate(bytes, other)); };
-  CENOTE_TRY(add(compare(
-      {"upload 256 MiB, " + over, "GB/s", "memcpy", Better::higher}, pairs, [&] { return far.upload(bytes); },
-      plain)));
-  CENOTE_TRY(add(compare(
-      {"download 256 MiB, " + over, "GB/s", "memcpy", Better::higher}, pairs,
-      [&] { return far.download(bytes); }, plain)));
+  if (wanted(upload))
+    CENOTE_TRY(add(compare(
+        {named(upload), "GB/s", "memcpy", Better::higher}, pairs, [&] { return far.upload(bytes); }, plain)));
+  if (wanted(download))
+    CENOTE_TRY(add(compare(
+        {named(download), "GB/s", "memcpy", Better::higher}, pairs, [&] { return far.download(bytes); },
+        plain)));
   return rows;
 }
 
 int main_of(int argc, char** argv) {
   CLI::App app("launches and copies on a remote GPU, over shared memory");
-  std::string json;
+  std::string json, only;
   int pairs = 5, launches = 1'000'000;
   app.add_option("--json", json, "also write the rows to this file");
   app.add_option("--pairs", pairs, "measurements of each side")->check(CLI::Range(2, 1000));
   app.add_option("--launches", launches, "of one measurement")->check(CLI::Range(1, 100'000'000));
+  app.add_option("--only", only, "only the rows whose name contains this; of several, the last counts")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   CLI11_PARSE(app, argc, argv);
-  const auto rows = measure(pairs, launches);
+  const auto rows = measure(pairs, launches, only);
   if (!rows) {
     fmt::print(stderr, "{}\n", rows.error().message());
     return 2;
