@@ -1,0 +1,34 @@
+# Fuzzers, guided by coverage (libFuzzer): what takes bytes from a client, a file or a peer. cenote_fuzzer(NAME SOURCES
+# ... UNDER ... USES ...): fuzz_NAME; the sources UNDER test are compiled again, with the counters that guide it. The
+# same number of runs from the same seed each time: `./dev test` repeats; `--full` goes on from a random one.
+if(NOT CENOTE_SANITIZE MATCHES "address" OR NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  return()
+endif()
+
+function(cenote_fuzzer NAME)
+  cmake_parse_arguments(ARG "" "RUNS" "SOURCES;UNDER;USES" ${ARGN})
+  list(TRANSFORM ARG_UNDER PREPEND ${PROJECT_SOURCE_DIR}/)
+  add_executable(fuzz_${NAME} fuzz/start.cpp ${ARG_SOURCES} ${ARG_UNDER})
+  target_compile_options(fuzz_${NAME} PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_${NAME} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(fuzz_${NAME} PRIVATE cenote_options ${ARG_USES})
+  set_target_properties(fuzz_${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set(flags -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 -max_len=16384)
+  add_test(NAME fuzz_${NAME} COMMAND fuzz_${NAME} -seed=1 -runs=${ARG_RUNS} ${flags})
+  set_tests_properties(fuzz_${NAME} PROPERTIES TIMEOUT 300 LABELS unit)
+  add_test(NAME fuzz_${NAME}_long COMMAND fuzz_${NAME} -max_total_time=300 ${flags})
+  set_tests_properties(fuzz_${NAME}_long PROPERTIES TIMEOUT 600 LABELS slow)
+endfunction()
+
+cenote_fuzzer(remote_commands RUNS 300000 SOURCES fuzz/remote_commands.cpp UNDER pool/remote/codec.cpp
+  USES cenote_runtime)
+cenote_fuzzer(ptx_program RUNS 20000 SOURCES fuzz/ptx_program.cpp
+  UNDER cuda/ptx/program.cpp cuda/ptx/lexer.cpp cuda/ptx/decoder_module.cpp cuda/ptx/decoder_function.cpp
+        cuda/ptx/decoder_arithmetic.cpp cuda/ptx/decoder_memory.cpp cuda/ptx/decoder_control.cpp cuda/ptx/registers.cpp
+        cuda/ptx/layout.cpp
+  USES cenote_kernels cenote_runtime)
+target_compile_options(fuzz_ptx_program PRIVATE -fno-strict-aliasing)
+cenote_fuzzer(fatbin RUNS 100000 SOURCES fuzz/fatbin.cpp
+  UNDER cuda/fatbin.cpp cuda/fatbin_size.cpp cuda/lz4_block.cpp USES cenote_runtime PkgConfig::zstd)
+cenote_fuzzer(journal RUNS 100000 SOURCES fuzz/journal.cpp UNDER pool/state/state.cpp pool/state/codec.cpp
+  USES cenote_runtime)
