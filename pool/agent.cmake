@@ -15,7 +15,7 @@ cenote_room(agent
   USES cenote_agent_core cenote_remote cenote_pool_proto cenote_cuda cenote_transports cenote_runtime)
 
 cenote_room(client
-  SOURCES client/pool_client.cpp client/lease.cpp client/lease_file.cpp client/identity.cpp
+  SOURCES client/pool_client.cpp client/lease.cpp client/session_watch.cpp client/lease_file.cpp client/identity.cpp
   USES cenote_remote cenote_pool_proto cenote_pool_core cenote_transports cenote_runtime nlohmann_json::nlohmann_json
        fmt::fmt)
 

@@ -74,7 +74,8 @@ class RunningAgent final : public Agent {
 
   Result<void> start() {
     CENOTE_TRY(open_devices());
-    CENOTE_ASSIGN(workers_, WorkerProcesses::create({.executable = options_.worker_executable}));
+    CENOTE_ASSIGN(workers_, WorkerProcesses::create({.executable = options_.worker_executable,
+                                                     .silence = 2 * options_.worker_timeout}));
     CoreOptions core;
     core.agent = options_.name;
     core.devices = devices_;
@@ -125,8 +126,10 @@ class RunningAgent final : public Agent {
   }
 
   void stop(Deadline deadline) override {
-    listening_.server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    // First the core, which refuses new sessions from now on: whoever waits for the end of one hears why it
+    // ended.
     core_->shut_down(deadline);
+    listening_.server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     loop_->finish();
   }
 

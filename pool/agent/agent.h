@@ -28,6 +28,9 @@ struct AgentOptions {
   std::uint64_t emulator_seed = 0;
   bool emulator_adversarial = false;
   std::int64_t clock_drift_ms = 0;
+  /// As for clients (RemoteDriver::connect), so that they name a hung worker first: the agent kills it after
+  /// twice that.
+  Clock::duration worker_timeout = std::chrono::seconds(10);
   std::string worker_executable = "/proc/self/exe";
   tls::Credentials credentials;
 };

@@ -4,6 +4,8 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "pool/proto/cenote.grpc.pb.h"
@@ -42,11 +44,9 @@ class GrpcBrokerPort final : public BrokerPort {
     for (const auto& load : report.devices) fill(*request.add_devices(), load.device, options_.agent);
     for (const auto& live : report.live) fill(*request.add_live(), live);
     v1::RegisterAgentReply reply;
-    grpc::ClientContext context;
-    limit(context);
-    if (const auto status = stub_->RegisterAgent(&context, request, &reply); !status.ok()) {
-      return fail(to_error(status, "register with the broker", options_.broker));
-    }
+    CENOTE_TRY(call("register with the broker", [&](grpc::ClientContext& context) {
+      return stub_->RegisterAgent(&context, request, &reply);
+    }));
     return read_terms(reply);
   }
 
@@ -62,11 +62,9 @@ class GrpcBrokerPort final : public BrokerPort {
     }
     add_loads(request, report);
     v1::HeartbeatReply reply;
-    grpc::ClientContext context;
-    limit(context);
-    if (const auto status = stub_->Heartbeat(&context, request, &reply); !status.ok()) {
-      return fail(to_error(status, "heartbeat to the broker", options_.broker));
-    }
+    CENOTE_TRY(call("heartbeat to the broker", [&](grpc::ClientContext& context) {
+      return stub_->Heartbeat(&context, request, &reply);
+    }));
     HeartbeatOrders orders;
     orders.register_again = reply.register_again();
     orders.end_leases.assign(reply.end_leases().begin(), reply.end_leases().end());
@@ -77,9 +75,43 @@ class GrpcBrokerPort final : public BrokerPort {
     return orders;
   }
 
+  void interrupt() override {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (current_ != nullptr) current_->TryCancel();
+  }
+
  private:
-  void limit(grpc::ClientContext& context) const {
+  // gRPC moves a connection forward only while a call waits on it: calls that fail at once, again and again,
+  // would never see the broker come back. So the first failure comes at once, with its cause; later calls
+  // wait for the connection, and where that does not come either, the cause is still the first one.
+  template <class Call>
+  Result<void> call(const char* stage, const Call& call) {
+    grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + options_.call_timeout);
+    context.set_wait_for_ready(away_.has_value());
+    {
+      const std::lock_guard lock(mutex_);
+      if (interrupted_)
+        return fail(Error{ErrorCode::cancelled, stage, "the agent ends"}.with(options_.broker));
+      current_ = &context;
+    }
+    const auto status = call(context);
+    {
+      const std::lock_guard lock(mutex_);
+      current_ = nullptr;
+    }
+    if (status.ok()) {
+      away_.reset();
+      return {};
+    }
+    auto error = to_error(status, stage, options_.broker);
+    const bool unreachable = error.native == static_cast<int>(grpc::StatusCode::UNAVAILABLE);
+    const bool still_away = away_ && error.native == static_cast<int>(grpc::StatusCode::DEADLINE_EXCEEDED);
+    if (unreachable) away_ = error;
+    if (still_away) return fail(*away_);
+    if (!unreachable) away_.reset();
+    return fail(std::move(error));
   }
 
   static Result<RegistrationTerms> read_terms(const v1::RegisterAgentReply& reply) {
@@ -117,6 +149,10 @@ class GrpcBrokerPort final : public BrokerPort {
 
   const BrokerPortOptions options_;
   std::unique_ptr<v1::Broker::Stub> stub_;
+  std::optional<Error> away_;  ///< why the broker could not be reached, while it cannot
+  std::mutex mutex_;
+  grpc::ClientContext* current_ = nullptr;
+  bool interrupted_ = false;
   Clock::time_point last_beat_ = Clock::now();
   std::map<std::string, std::uint64_t> busy_ns_;
 };

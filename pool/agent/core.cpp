@@ -11,6 +11,8 @@ namespace {
 
 // How long a lease that ended is refused by name: longer than any token that was signed before lives on.
 constexpr std::int64_t kRememberEndedMs = 86'400'000;
+constexpr std::size_t kMostEndsKept = 1024;
+constexpr auto kLookAgain = std::chrono::milliseconds(200);
 
 std::map<std::string, std::uint64_t> memory_by_uuid(const std::vector<LocalDevice>& devices) {
   std::map<std::string, std::uint64_t> memory;
@@ -157,6 +159,21 @@ Result<void> AgentCore::close(const std::string& lease_id, std::span<const std::
   }
 }
 
+SessionEnd AgentCore::await_end(const std::string& lease_id, std::uint32_t channel, Deadline deadline,
+                                const std::function<bool()>& given_up) {
+  Lock lock(mutex_);
+  for (;;) {
+    const auto session = sessions_.find(lease_id);
+    if (session == sessions_.end() || session->second.reply.channel != channel) break;
+    if (deadline.passed() || given_up()) return {};
+    changed_.wait_until(lock, std::min(deadline.when(), Clock::now() + kLookAgain));
+  }
+  const auto end = ends_.find(channel);
+  if (end != ends_.end() && end->second.first == lease_id) return end->second.second;
+  return {true, true,
+          fmt::format("agent {} does not know this session: it was started anew", options_.agent)};
+}
+
 void AgentCore::registered(const RegistrationTerms& terms) {
   Lock lock(mutex_);
   gate_.trust(terms.broker_key);
@@ -234,7 +251,14 @@ void AgentCore::worker_ended(const std::string& lease_id, std::uint64_t generati
   if (session == sessions_.end() || session->second.generation != generation) return;
   const auto because = session->second.ending_because;
   const bool served = session->second.stage == Stage::serving;
+  const auto channel = session->second.reply.channel;
   sessions_.erase(session);
+  auto& [ended_lease, end] = ends_[channel];
+  ended_lease = lease_id;
+  end = {true, !because.empty() || exit.failed,
+         !because.empty() ? because
+                          : fmt::format("its worker on agent {} ended: {}", options_.agent, exit.reason)};
+  if (ends_.size() > kMostEndsKept) ends_.erase(ends_.begin());
   if (!because.empty()) {
     add_ended(lease_id, because);
   } else if (served && exit.failed) {

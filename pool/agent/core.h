@@ -80,6 +80,13 @@ struct AgentReport {
   std::vector<LocalLoad> devices;
 };
 
+/// What became of a session.
+struct SessionEnd {
+  bool over = false;
+  bool failed = false;  ///< by more than its client's leave
+  std::string reason{};
+};
+
 /// Thread-safe. Lease rules are LeaseGate's; beyond them:
 /// - a lease has one worker. The same client opening again (same fabric address) gets the same one; from
 /// another
@@ -99,6 +106,11 @@ class AgentCore {
   /// passed.
   Result<void> close(const std::string& lease_id, std::span<const std::byte> proof,
                      std::int64_t proof_unix_ms, Deadline deadline);
+
+  /// Waits until that session (SessionReply::channel) is over and its worker reaped, `deadline` passes, or
+  /// `given_up` says so, which is asked several times a second.
+  SessionEnd await_end(const std::string& lease_id, std::uint32_t channel, Deadline deadline,
+                       const std::function<bool()>& given_up);
 
   void registered(const RegistrationTerms& terms);
   void ordered(const HeartbeatOrders& orders);
@@ -147,6 +159,8 @@ class AgentCore {
   LeaseGate gate_;
   std::map<std::string, Session> sessions_;  ///< by lease
   std::vector<EndedWorker> ended_;           ///< not yet taken by the broker
+  /// By channel: how the last sessions ended, for those who ask late.
+  std::map<std::uint32_t, std::pair<std::string, SessionEnd>> ends_;
   std::int64_t grace_ms_ = 0;
   bool broker_here_ = false;
   bool closing_ = false;

@@ -28,6 +28,7 @@ void HeartbeatLoop::finish() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     wake_.notify_all();
+    if (!reachable_) broker_.interrupt();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -49,7 +50,10 @@ void HeartbeatLoop::run() {
       retry = std::min(retry * 2, options_.longest_retry);
     }
   }
-  if (registered_ && reachable_) beat_now();
+  std::unique_lock lock(mutex_);
+  const bool last_word = registered_ && reachable_;
+  lock.unlock();
+  if (last_word) beat_now();
 }
 
 bool HeartbeatLoop::register_now() {
@@ -88,9 +92,11 @@ bool HeartbeatLoop::beat_now() {
 void HeartbeatLoop::contact(const Error* error) {
   const bool now = error == nullptr;
   if (!now) core_.broker_lost();
+  std::unique_lock lock(mutex_);
   const bool tell = !spoken_ || now != reachable_;
   spoken_ = true;
   reachable_ = now;
+  lock.unlock();
   if (tell && options_.on_contact) options_.on_contact(error);
 }
 

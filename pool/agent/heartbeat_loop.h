@@ -16,17 +16,19 @@
 namespace cenote::pool::agent {
 
 /// The broker as the loop sees it: gRPC in broker_port.h, a double in tests. Called from the loop's thread
-/// only. Each call ends by itself within a few seconds.
+/// only, but for interrupt(). Each call ends by itself within a few seconds.
 class BrokerPort {
  public:
   virtual ~BrokerPort() = default;
   virtual Result<RegistrationTerms> register_agent(const AgentReport& report) = 0;
   virtual Result<HeartbeatOrders> heartbeat(const AgentReport& report) = 0;
+  /// Any thread: ends a call that waits for a broker that is away.
+  virtual void interrupt() {}
 };
 
 struct HeartbeatOptions {
   Clock::duration first_retry = std::chrono::milliseconds(100);
-  Clock::duration longest_retry = std::chrono::seconds(2);
+  Clock::duration longest_retry = std::chrono::milliseconds(500);
   Clock::duration least_interval =
       std::chrono::milliseconds(20);  ///< between two beats, however much news there is
   /// Told after the first registration, and of every change between reachable and not (nullptr = reachable).
@@ -58,8 +60,8 @@ class HeartbeatLoop {
   const HeartbeatOptions options_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stop_ = false, news_ = false;
-  bool registered_ = false, reachable_ = false, spoken_ = false;  // the loop's thread only
+  bool stop_ = false, news_ = false, reachable_ = false;
+  bool registered_ = false, spoken_ = false;  // the loop's thread only
   Clock::duration interval_ = std::chrono::seconds(1);
   std::thread thread_;
 };

@@ -16,6 +16,7 @@ namespace cenote::pool::agent {
 namespace {
 
 constexpr auto kLongestCall = std::chrono::seconds(30);
+constexpr auto kLongestAwait = std::chrono::minutes(30);
 
 // Debian's gRPC speaks of deadlines on the wall clock; ours are monotonic.
 Deadline deadline_of(const grpc::ServerContext& context) {
@@ -51,6 +52,19 @@ class Service final : public v1::Agent::Service {
     auto closed = core_.close(request->lease_id(), as_bytes(request->proof()), request->proof_unix_ms(),
                               deadline_of(*context));
     return closed ? grpc::Status::OK : to_status(closed.error());
+  }
+
+  grpc::Status AwaitSessionEnd(grpc::ServerContext* context, const v1::AwaitSessionEndRequest* request,
+                               v1::AwaitSessionEndReply* reply) override {
+    const auto caller = caller_as(*context, tls::Role::client);
+    if (!caller) return to_status(caller.error());
+    const auto wait = std::min<Clock::duration>(std::chrono::milliseconds(request->wait_ms()), kLongestAwait);
+    const auto end = core_.await_end(request->lease_id(), request->channel(), Deadline::in(wait),
+                                     [context] { return context->IsCancelled(); });
+    reply->set_over(end.over);
+    reply->set_failed(end.failed);
+    reply->set_reason(end.reason);
+    return grpc::Status::OK;
   }
 
  private:

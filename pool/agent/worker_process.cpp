@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "pool/agent/worker_wire.h"
+#include "pool/remote/silence.h"
 #include "runtime/unique_fd.h"
 
 extern char** environ;
@@ -117,7 +118,7 @@ class Processes final : public WorkerProcesses {
     std::future<Result<Bytes>> answer;
     {
       const std::lock_guard lock(mutex_);
-      auto& worker = workers_.emplace_back();
+      auto& worker = workers_.emplace_back(options_.silence);
       worker.setup = setup;
       answer = worker.answer.get_future();
       worker.answer_by = deadline;
@@ -156,6 +157,8 @@ class Processes final : public WorkerProcesses {
 
  private:
   struct Worker {
+    explicit Worker(Clock::duration longest_silence) : silence(longest_silence) {}
+
     WorkerSetup setup;
     std::promise<Result<Bytes>> answer;
     Deadline answer_by = Deadline::never();
@@ -163,6 +166,8 @@ class Processes final : public WorkerProcesses {
     std::optional<Deadline> kill_at;
     Spawned process;
     std::vector<DeviceUse> use;
+    remote::Silence silence;
+    std::string hung;  ///< why it was killed
     std::string last_words;
     WorkerExit exit;
 
@@ -224,6 +229,7 @@ class Processes final : public WorkerProcesses {
                         "it did not say in time where it listens"));
       worker.stop = true;
     }
+    watch(worker, next);
     if (worker.stop && !worker.asked_to_end) {
       worker.asked_to_end = true;
       worker.kill_at = Deadline::in(options_.grace);
@@ -235,6 +241,17 @@ class Processes final : public WorkerProcesses {
     }
     if (worker.kill_at) next = sooner(next, *worker.kill_at);
     if (!worker.answered) next = sooner(next, worker.answer_by);
+  }
+
+  void watch(Worker& worker, Deadline& next) const {
+    if (!worker.answered || worker.asked_to_end || worker.stop) return;
+    worker.silence.look(Clock::now());
+    next = sooner(next, Deadline::in(worker.silence.step()));
+    if (!worker.silence.over()) return;
+    worker.hung = fmt::format("it {} (stopped, hung, or its machine is overloaded) and was killed",
+                              worker.silence.text());
+    worker.asked_to_end = true;
+    worker.kill_at = Deadline::in(Clock::duration::zero());
   }
 
   static Deadline sooner(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
@@ -277,6 +294,7 @@ class Processes final : public WorkerProcesses {
         worker.stop = true;
         return;
       }
+      worker.silence.heard();
       take(worker, std::move(*message));
     }
   }
@@ -304,7 +322,7 @@ class Processes final : public WorkerProcesses {
     const auto pid = ::waitpid(worker.process.pid, &status, WNOHANG);
     if (pid == 0 || (pid < 0 && errno == EINTR)) return false;
     listen(worker);  // last words that came between the first look and the end
-    worker.exit = read_exit(status, worker.last_words);
+    worker.exit = worker.hung.empty() ? read_exit(status, worker.last_words) : WorkerExit{true, worker.hung};
     worker.reply(fail(ErrorCode::peer_failed, "start worker of lease " + worker.setup.lease_id,
                       worker.exit.reason.empty() ? "it ended before it listened" : worker.exit.reason));
     worker.gone = true;

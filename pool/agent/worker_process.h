@@ -20,6 +20,9 @@ struct WorkerProcessOptions {
   std::vector<std::string> arguments{"worker"};
   /// Between asking a worker to end and killing it.
   Clock::duration grace = std::chrono::milliseconds(500);
+  /// Workers report their load several times a second; one that says nothing for so long is stopped or hung,
+  /// and is killed.
+  Clock::duration silence = std::chrono::seconds(20);
 };
 
 /// All processes are made by one thread that lives as long as this object: the death signal of a child fires

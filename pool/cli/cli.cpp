@@ -36,6 +36,7 @@ Result<std::unique_ptr<PoolClient>> make_client(const Settings& settings) {
                 load_credentials(settings, tls::Role::client, settings.text("client.name")));
   options.fabric.transports = settings.list("transports");
   options.fabric.tcp_host = settings.text("tcp.host");
+  options.worker_timeout = settings.duration("worker.timeout");
   return PoolClient::connect(std::move(options));
 }
 

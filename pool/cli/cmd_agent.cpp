@@ -33,6 +33,7 @@ Result<agent::AgentOptions> read_options(const Settings& settings, std::string n
   options.devices = settings.list("agent.devices");
   options.transports = settings.list("transports");
   options.tcp_host = settings.text("tcp.host");
+  options.worker_timeout = settings.duration("worker.timeout");
   options.emulator_seed = settings.uinteger("emulator.seed");
   options.emulator_adversarial = settings.boolean("emulator.adversarial");
   options.clock_drift_ms =

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "pool/client/calls.h"
+#include "pool/client/session_watch.h"
 #include "pool/proto/channel.h"
 
 namespace cenote::pool::client {
@@ -24,11 +25,15 @@ class HeldLease final : public Lease {
         reason_(std::move(reason)),
         ttl_ms_(std::max<std::int64_t>(info.expires_unix_ms - info.granted_unix_ms, 1)),
         info_(std::move(info)),
-        token_(std::move(token)) {
+        token_(std::move(token)),
+        watch_(SessionWatch::create([this](const Error& error) { lose_session(error); })) {
     if (renew) renewer_ = std::thread([this] { keep(); });
   }
 
-  ~HeldLease() override { stop_renewing(); }
+  ~HeldLease() override {
+    stop_renewing();
+    watch_.reset();  // its thread calls back
+  }
 
   [[nodiscard]] LeaseInfo info() const override {
     const std::lock_guard lock(mutex_);
@@ -49,9 +54,23 @@ class HeldLease final : public Lease {
     if (lost_ && tell_) tell_once(lock);
   }
 
+  [[nodiscard]] std::optional<Error> session_lost() const override {
+    const std::lock_guard lock(mutex_);
+    return session_lost_;
+  }
+  void on_session_loss(std::function<void(const Error&)> tell) override {
+    const std::lock_guard lock(mutex_);
+    tell_session_ = std::move(tell);
+  }
+
   Result<std::vector<remote::WorkerAddress>> open_workers(std::span<const std::byte> client_fabric_address,
                                                           Deadline deadline) override {
     const auto lease = info();
+    for (const auto& device : lease.devices) watch_->forget(device.agent);
+    {
+      const std::lock_guard lock(mutex_);
+      session_lost_.reset();
+    }
     std::vector<remote::WorkerAddress> workers;
     for (std::size_t first = 0; first < lease.devices.size();) {
       auto end = first;
@@ -66,11 +85,13 @@ class HeldLease final : public Lease {
   Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline, const CancelFlag* cancel) override {
     CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options_.fabric));
     CENOTE_ASSIGN(auto workers, open_workers(fabric->address(), deadline));
-    return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline, cancel);
+    return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline, cancel,
+                                         options_.worker_timeout);
   }
 
   Result<void> release(Deadline deadline) override {
     stop_renewing();
+    for (const auto& device : info().devices) watch_->forget(device.agent);
     CallGate gate;
     v1::ReleaseReply reply;
     auto released = persist(gate, "release lease " + id(), options_.broker, options_.call_timeout, deadline,
@@ -102,8 +123,9 @@ class HeldLease final : public Lease {
     const auto& agent = lease.devices[first];
     const auto peer = fmt::format("{} ({})", agent.agent, agent.agent_endpoint);
     const auto stage = fmt::format("open lease {}", lease.id);
-    const auto stub = v1::Agent::NewStub(pool::connect(agent.agent_endpoint, options_.credentials,
-                                                       {.role = tls::Role::agent, .name = agent.agent}));
+    const auto channel = pool::connect(agent.agent_endpoint, options_.credentials,
+                                       {.role = tls::Role::agent, .name = agent.agent});
+    const auto stub = v1::Agent::NewStub(channel);
     v1::OpenSessionReply reply;
     CallGate gate;
     CENOTE_TRY(persist(gate, stage, peer, kOpenTry, deadline, nullptr, [&](grpc::ClientContext& context) {
@@ -127,6 +149,7 @@ class HeldLease final : public Lease {
     worker.fabric_address.assign(address.begin(), address.end());
     worker.channel = reply.channel();
     worker.peer = peer;
+    watch_->watch({channel, agent.agent, peer, lease.id, reply.channel()});
     for (auto i = first; i < end; ++i) {
       worker.device_names.push_back(
           fmt::format("lease {} gpu {} ({} on {})", lease.id, i, lease.devices[i].model, agent.agent));
@@ -187,6 +210,14 @@ class HeldLease final : public Lease {
     if (tell_) tell_once(lock);
   }
 
+  void lose_session(const Error& error) {
+    std::unique_lock lock(mutex_);
+    if (!session_lost_) session_lost_ = error;
+    const auto tell = tell_session_;
+    lock.unlock();
+    if (tell) tell(error);
+  }
+
   void tell_once(std::unique_lock<std::mutex>& lock) {
     const auto tell = std::exchange(tell_, {});
     const auto error = *lost_;
@@ -213,12 +244,14 @@ class HeldLease final : public Lease {
   LeaseInfo info_;
   Bytes token_;
   std::optional<Error> lost_;
-  std::function<void(const Error&)> tell_;
+  std::function<void(const Error&)> tell_, tell_session_;
+  std::optional<Error> session_lost_;
 
   std::mutex proof_mutex_;
   std::int64_t last_proof_ms_ = 0;
   std::mutex join_mutex_;
   std::thread renewer_;
+  std::unique_ptr<SessionWatch> watch_;
 };
 
 }  // namespace

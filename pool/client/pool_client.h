@@ -30,7 +30,8 @@ struct ClientOptions {
   std::string broker;  ///< host:port
   tls::Credentials credentials;
   transport::FabricOptions fabric{};
-  Clock::duration call_timeout = std::chrono::seconds(5);  ///< of one try; a call makes several
+  Clock::duration call_timeout = std::chrono::seconds(5);           ///< of one try; a call makes several
+  Clock::duration worker_timeout = remote::default_worker_timeout;  ///< see RemoteDriver::connect
 };
 
 struct LeaseSpec {
@@ -73,6 +74,9 @@ class Lease {
   [[nodiscard]] virtual const std::string& reason() const = 0;
   /// Set once the broker said that the lease is over.
   [[nodiscard]] virtual std::optional<Error> lost() const = 0;
+  /// Set while an agent of the lease, or its worker there, is known to be gone: those GPUs are lost to their
+  /// program, whatever it does now. The next opening clears it.
+  [[nodiscard]] virtual std::optional<Error> session_lost() const = 0;
   /// For another process; holds the private key.
   [[nodiscard]] virtual LeaseFile file() const = 0;
 
@@ -86,6 +90,10 @@ class Lease {
   virtual Result<void> release(Deadline deadline) = 0;
   /// Called once, from the lease's thread, when the lease is lost.
   virtual void on_loss(std::function<void(const Error&)> tell) = 0;
+  /// Called from a thread of the lease for each session that is lost: within 3 s of the death of the agent or
+  /// the worker, also while the program makes no GPU call; 20 s where a machine vanishes. It must not destroy
+  /// the lease.
+  virtual void on_session_loss(std::function<void(const Error&)> tell) = 0;
 };
 
 /// Thread-safe. Leases may outlive the client that made them.

@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t batch_target = ring_head_bytes / 2;
 constexpr auto batch_age = std::chrono::microseconds(50);
 constexpr std::size_t inline_upload = 1024;
+constexpr int most_messages =
+    64;  // at one look: a worker that floods its client keeps it from no other worker
 
 RingPlace commands_of(std::uint32_t lane) { return {lane * ring_bytes, lane, lane}; }
 RingPlace answers_of(std::uint32_t lane) { return {lane * ring_bytes, max_lanes + lane, max_lanes + lane}; }
@@ -262,6 +264,13 @@ bool Lane::progress() {
   return moved;
 }
 
+bool Lane::lost_before(const Lane& other) const {
+  const auto order = [](const Lane& lane) {
+    return std::pair(lane.loss().cause.ends_with(ended_by_its_agent), lane.worker_.lost_as);
+  };
+  return order(*this) < order(other);
+}
+
 void Lane::lost_worker() {
   const auto detail = loss().message();
   for (auto& [request, reply] : waiting_) {
@@ -299,6 +308,7 @@ Session::~Session() {
 void Session::lose(WorkerLink& worker, const Error& error) {
   if (worker.lost) return;
   worker.lost = error;
+  worker.lost_as = ++losses_;
   loss_news_ = true;
   for (auto* lane : worker.lanes) lane->lost_worker();
   worker.link.endpoint->close("given up: " + error.cause);
@@ -325,9 +335,9 @@ bool Session::progress_worker(WorkerLink& worker) {
 
 Result<void> Session::take_messages(WorkerLink& worker) {
   std::array<std::byte, 64> message;
-  for (;;) {
+  for (int left = most_messages; left > 0; --left) {
     CENOTE_ASSIGN(const auto size, worker.link.endpoint->receive(message));
-    if (!size) return {};
+    if (!size) break;
     CENOTE_TRY(dispatch(std::span(message).first(*size), [&](const auto& command) -> Result<void> {
       using C = std::decay_t<decltype(command)>;
       if constexpr (std::is_same_v<C, Pong>) {
@@ -344,6 +354,7 @@ Result<void> Session::take_messages(WorkerLink& worker) {
       }
     }));
   }
+  return {};
 }
 
 // A worker that works answers while its device does not: its serving thread waits for nothing. So silence is

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "pool/agent/worker_wire.h"
@@ -33,9 +34,10 @@ std::string say_ready(std::string_view address) {
 
 class WorkerProcessesTest : public ::testing::Test {
  protected:
-  void run(const std::string& script, Clock::duration grace = std::chrono::milliseconds(100)) {
+  void run(const std::string& script, Clock::duration grace = std::chrono::milliseconds(100),
+           Clock::duration silence = std::chrono::minutes(10)) {
     auto made = WorkerProcesses::create(
-        {.executable = "/bin/sh", .arguments = {"-c", script, "worker"}, .grace = grace});
+        {.executable = "/bin/sh", .arguments = {"-c", script, "worker"}, .grace = grace, .silence = silence});
     ASSERT_TRUE(made) << made.error().message();
     host = std::move(*made);
     host->on_exit([this](const std::string&, std::uint64_t generation, const WorkerExit& exit) {
@@ -117,6 +119,23 @@ TEST_F(WorkerProcessesTest, ACrashNamesItsSignal) {
   const auto exit = exit_of(1);
   EXPECT_TRUE(exit.failed);
   EXPECT_THAT(exit.reason, HasSubstr("SEGV"));
+}
+
+TEST_F(WorkerProcessesTest, AStoppedWorkerIsKilledAfterItsSilenceAndTheReasonSaysSo) {
+  WorkerMessage load;
+  load.kind = WorkerSays::load;
+  load.use = {{4096, 17, 5}};
+  run(say_ready("x") + "while :; do printf '" + spoken(load) + "' >&3; sleep 0.02; done",
+      std::chrono::milliseconds(100), std::chrono::seconds(4));
+  ASSERT_TRUE(start());
+  // It reports for longer than the silence lasts, and lives.
+  std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+  ASSERT_EQ(host->pids().size(), 1U);
+  ::kill(host->pids().at(0), SIGSTOP);
+  const auto exit = exit_of(1);
+  EXPECT_TRUE(exit.failed);
+  EXPECT_THAT(exit.reason, HasSubstr("it did not answer for 4."));
+  EXPECT_TRUE(host->pids().empty());
 }
 
 TEST_F(WorkerProcessesTest, OneThatEndsWhenAskedIsNotKilled) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "tests/unit/agent/leases.h"
@@ -244,6 +245,47 @@ TEST_F(AgentCoreTest, ManyClientsAtOnceNeverShareADevice) {
   EXPECT_GE(served, 1);
   EXPECT_LE(core.report().live.size(), 1U);
   EXPECT_EQ(host.live.size(), core.report().live.size());
+}
+
+TEST_F(AgentCoreTest, TellsWhoWaitsWhyASessionEnded) {
+  const auto reply = open(parties.token());
+  ASSERT_TRUE(reply);
+  const auto never = [] { return false; };
+  auto waiting = std::async(std::launch::async, [&] {
+    return core.await_end("L1", reply->channel, Deadline::in(std::chrono::seconds(60)), never);
+  });
+  core.worker_ended("L1", 1, {true, "killed by signal 9 (KILL)"});
+  const auto end = waiting.get();
+  EXPECT_TRUE(end.over);
+  EXPECT_TRUE(end.failed);
+  EXPECT_EQ(end.reason, "its worker on agent a ended: killed by signal 9 (KILL)");
+  const auto late = core.await_end("L1", reply->channel, Deadline::in(std::chrono::seconds(60)), never);
+  EXPECT_EQ(late.reason, end.reason) << "also to those who ask when it is over";
+}
+
+TEST_F(AgentCoreTest, ASessionThatItsClientLeftIsOverWithoutAFailure) {
+  const auto reply = open(parties.token());
+  ASSERT_TRUE(reply);
+  core.worker_ended("L1", 1, {false, ""});
+  const auto end =
+      core.await_end("L1", reply->channel, Deadline::in(std::chrono::seconds(60)), [] { return false; });
+  EXPECT_TRUE(end.over);
+  EXPECT_FALSE(end.failed);
+}
+
+TEST_F(AgentCoreTest, ASessionOfAnEarlierLifeOfTheAgentHasFailed) {
+  const auto end = core.await_end("L1", 77, Deadline::in(std::chrono::seconds(60)), [] { return false; });
+  EXPECT_TRUE(end.over && end.failed);
+  EXPECT_THAT(end.reason, HasSubstr("agent a does not know this session"));
+}
+
+TEST_F(AgentCoreTest, NobodyIsKeptWaitingLongerThanHeWants) {
+  const auto reply = open(parties.token());
+  ASSERT_TRUE(reply);
+  const auto never = [] { return false; };
+  EXPECT_FALSE(core.await_end("L1", reply->channel, Deadline::in(Clock::duration::zero()), never).over);
+  EXPECT_FALSE(
+      core.await_end("L1", reply->channel, Deadline::in(std::chrono::hours(1)), [] { return true; }).over);
 }
 
 }  // namespace
