@@ -69,15 +69,17 @@ Error RemoteCommunicatorImpl::named(Error error) const {
 }
 
 std::optional<Error> RemoteCommunicatorImpl::lost_rank() const {
+  std::optional<std::size_t> first;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const auto& lane = ranks_[rank].device->lane;
-    if (!lane.lost()) continue;
-    Error error{ErrorCode::peer_failed, "pooled communicator", "worker lost: " + lane.loss().message()};
-    error.device = lane.name();
-    error.peer = rank_name(rank, lane);
-    return error;
+    if (lane.lost() && (!first || lane.lost_before(ranks_[*first].device->lane))) first = rank;
   }
-  return std::nullopt;
+  if (!first) return std::nullopt;
+  const auto& lane = ranks_[*first].device->lane;
+  Error error{ErrorCode::peer_failed, "pooled communicator", "worker lost: " + lane.loss().message()};
+  error.device = lane.name();
+  error.peer = rank_name(*first, lane);
+  return error;
 }
 
 void RemoteCommunicatorImpl::spread_loss() {

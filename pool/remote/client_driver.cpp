@@ -323,14 +323,15 @@ std::optional<Error> RemoteDriverImpl::failure() {
   const Session::Lock lock(session_);
   session_.progress();
   session_.run_host_calls();
+  Lane* first = nullptr;
   for (const auto& device : devices_) {
-    if (!device->lane.lost()) continue;
-    Error error = device->lane.loss();
-    error.device = device->lane.name();
-    if (error.peer.empty()) error.peer = device->lane.worker().peer;
-    return error;
+    if (device->lane.lost() && (first == nullptr || device->lane.lost_before(*first))) first = &device->lane;
   }
-  return std::nullopt;
+  if (first == nullptr) return std::nullopt;
+  Error error = first->loss();
+  error.device = first->name();
+  if (error.peer.empty()) error.peer = first->worker().peer;
+  return error;
 }
 
 }  // namespace cenote::pool::remote

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t batch_target = ring_head_bytes / 2;
 constexpr auto batch_age = std::chrono::microseconds(50);
 constexpr std::size_t inline_upload = 1024;
-constexpr int most_messages =
-    64;  // at one look: a worker that floods its client keeps it from no other worker
+// At one look: a worker that floods its client keeps it from no other worker.
+constexpr int most_messages = 64;
 
 RingPlace commands_of(std::uint32_t lane) { return {lane * ring_bytes, lane, lane}; }
 RingPlace answers_of(std::uint32_t lane) { return {lane * ring_bytes, max_lanes + lane, max_lanes + lane}; }

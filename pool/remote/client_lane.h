@@ -53,6 +53,7 @@ struct WorkerLink {
   std::string peer;
   std::vector<Lane*> lanes;
   std::optional<Error> lost;
+  std::uint64_t lost_as = 0;         ///< counted from 1, of the session's losses
   std::uint64_t bulk_in_flight = 0;  ///< puts from the caller's own memory
   Silence silence;
   bool asked = false;  ///< for a sign of life that has not come
@@ -136,6 +137,7 @@ class Session {
   Clock::time_point next_watch_{};
   Deadline limit_ = Deadline::never();
   std::vector<std::unique_ptr<WorkerLink>> workers_;
+  std::uint64_t losses_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::list<HostCall> host_calls_;
   std::mutex mutex_;
@@ -210,6 +212,9 @@ class Lane {
   [[nodiscard]] bool lost() const { return worker_.lost.has_value(); }
   [[nodiscard]] bool waits() const { return !waiting_.empty(); }
   [[nodiscard]] const Error& loss() const { return *worker_.lost; }
+  /// Of two that are lost: whether this loss explains the other. What its agent ended is no explanation, and
+  /// may be noticed in one look with what is.
+  [[nodiscard]] bool lost_before(const Lane& other) const;
   [[nodiscard]] WorkerLink& worker() { return worker_; }
   [[nodiscard]] Session& session() { return session_; }
   [[nodiscard]] std::uint32_t ordinal() const { return ordinal_; }

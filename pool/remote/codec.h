@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 
 #include "pool/remote/calls.h"
@@ -12,6 +13,10 @@
 #include "runtime/result.h"
 
 namespace cenote::pool::remote {
+
+/// The reason with which a worker closes that its agent has ended. A lease ends whole, so it mostly says that
+/// another worker of the lease is lost: that one's loss is the cause.
+inline constexpr std::string_view ended_by_its_agent = "the worker was told to end";
 
 inline constexpr std::size_t command_header = 8;
 

@@ -161,7 +161,7 @@ Result<void> WorkerImpl::session(const CancelFlag& cancel) {
   shared_.announce = [this] { send_message(Busy{}); };
   while (!shared_.goodbye) {
     if (cancel.raised())
-      return fail(ErrorCode::cancelled, "serve lease " + options_.lease_id, "the worker was told to end");
+      return fail(ErrorCode::cancelled, "serve lease " + options_.lease_id, std::string(ended_by_its_agent));
     const auto seen = shared_.waker->events();
     CENOTE_ASSIGN(const bool moved, advance());
     if (!moved) doze(cancel, seen);
