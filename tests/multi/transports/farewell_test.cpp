@@ -219,7 +219,7 @@ TEST_P(Farewell, WhatIsCompleteArrivesThoughEverythingIsDestroyedAtOnce) {
     std::uint64_t one = 0;  // the way to that region stands before the other side looks no more
     ASSERT_TRUE(pair.to_right->get(std::as_writable_bytes(std::span(&one, 1)), {&memory->key(), 0}, 0));
     ASSERT_EQ(pair.finished(*pair.to_right, 1).size(), 1U);
-    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 100'000);
+    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 20'000);
     ASSERT_GT(complete, 0U);
     pair.to_right.reset();
     pair.left.reset();
@@ -242,7 +242,7 @@ TEST_P(Farewell, WhatIsCompleteArrivesWhileThePeerSendsIfTheTransportLivesOn) {
     // The peer does not read, but it sends.
     const Bytes data = pattern(5000, 9);
     for (int i = 0; i < 100; ++i) (void)pair.to_left->put(data, {&mine->key(), 0}, 0, 0);
-    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 100'000);
+    const std::uint64_t complete = fill(*pair.left, *pair.to_right, memory->key(), sources, 20'000);
     ASSERT_GT(complete, 0U);
     pair.to_right.reset();
     ASSERT_TRUE(pair.until([&] {

@@ -200,18 +200,27 @@ TEST(HostileSmallPuts, LinesChangedWhileTheyAreReadHarmNobody) {
       bad.length = static_cast<std::uint8_t>(random());
       bad.signal = static_cast<std::uint8_t>(random());
       bad.offset = random() % 2 == 0 ? 4090 : random();
-      // One line is what the next number expects; its words change to and fro.
-      for (std::uint64_t number = 0; !over; ++number) {
-        writer.write(number, good);
-        const auto words = std::bit_cast<shm::SmallPutWords>(random() % 64 == 0 ? bad : good);
-        shm::PutLine& line = writer.mallory.inbox().puts[number % shm::put_lines];
-        line.put[random() % 2] = words[random() % 2];
+      // It stays within what the victim says it has taken. Words change to and fro behind each line; now and
+      // then one is bad from the beginning, so that the end is sure to come.
+      for (std::uint64_t number = 0; !over;) {
+        if (number - writer.mallory.own_inbox().puts_taken >= shm::put_lines) {
+          std::this_thread::yield();
+          continue;
+        }
+        writer.write(number, random() % 200 == 0 ? bad : good);
+        for (int change = 0; change < 8; ++change) {
+          const auto words = std::bit_cast<shm::SmallPutWords>(random() % 64 == 0 ? bad : good);
+          const std::size_t word = random() % words.size();
+          writer.mallory.inbox().puts[number % shm::put_lines].put.at(word) = words.at(word);
+        }
+        ++number;
         rounds.fetch_add(1, std::memory_order_relaxed);
       }
     });
-    for (int i = 0; (i < 500 || rounds < 300) && !victim.endpoint->failure(); ++i) {
+    for (int i = 0; (i < 500 || rounds < 3000) && !victim.endpoint->failure(); ++i) {
       (void)victim.endpoint->signal(2);
       (void)victim.transport().progress();
+      if (i % 64 == 63) std::this_thread::yield();
     }
     over = true;
     changer.join();
