@@ -26,7 +26,9 @@ cenote_room(helper_server SOURCES dropin/helper_server.cpp USES cenote_client ce
 cenote_room(cli
   SOURCES
     cli/cli.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
+    cli/checks.cpp
     cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
+    cli/demo_kill.cpp cli/demo_client.cpp
     cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp cli/cmd_session.cpp cli/agent_watch.cpp
     cli/cmd_lease.cpp cli/cmd_release.cpp cli/cmd_leases.cpp cli/cmd_top.cpp
     cli/cmd_doctor.cpp cli/cmd_config.cpp cli/cmd_version.cpp cli/cmd_completion.cpp cli/cmd_demo.cpp

@@ -9,6 +9,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 extern char** environ;
@@ -77,6 +82,24 @@ struct SpawnPlan {
   SpawnPlan(const SpawnPlan&) = delete;
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 };
+
+struct Stat {
+  char state = 0;
+  pid_t parent = 0;
+};
+
+// nullopt = there is no such process.
+std::optional<Stat> stat_of(pid_t pid) {
+  if (pid <= 0) return std::nullopt;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  // "pid (name) state parent ...": the name may hold anything, so count from its end.
+  std::istringstream rest(line.substr(line.rfind(')') + 1));
+  Stat stat;
+  rest >> stat.state >> stat.parent;
+  return stat;
+}
 
 }  // namespace
 
@@ -152,6 +175,23 @@ void ChildProcess::end(Clock::duration grace) {
 
 int ChildProcess::exit_code(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  std::error_code error;
+  auto entry = std::filesystem::directory_iterator("/proc", error);
+  for (; parent > 0 && !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const auto pid = std::atoi(entry->path().filename().c_str());
+    const auto stat = stat_of(pid);
+    if (stat && stat->parent == parent && stat->state != 'Z') children.push_back(pid);
+  }
+  return children;
+}
+
+bool is_running(pid_t pid) {
+  const auto stat = stat_of(pid);
+  return stat && stat->state != 'Z' && stat->state != 'X';
 }
 
 }  // namespace cenote::pool::cli

@@ -55,4 +55,9 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
+/// Processes whose parent is `parent`, by /proc; none for a number that is no process's.
+std::vector<pid_t> children_of(pid_t parent);
+/// Whether this process, of anybody, still runs: one that is dead and not yet reaped does not.
+bool is_running(pid_t pid);
+
 }  // namespace cenote::pool::cli

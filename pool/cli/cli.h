@@ -1,8 +1,9 @@
 // What every command shares: settings, errors, the process's ends. One command a file, cmd_<name>.cpp, each
 // with one function that adds itself to the command line.
 //
-// Exit codes: 0 done, 1 failed (one line on stderr, a remedy below it), 2 wrong usage; `cenote lease -- CMD`
-// ends with CMD's own.
+// Exit codes: 0 done, 1 failed at work (one line on stderr, a remedy below it), 2 wrong usage (an option, its
+// value or a setting; nothing was done), 128 + signal when one ended it; `cenote lease -- CMD` ends with
+// CMD's.
 #pragma once
 
 #include <functional>
@@ -69,6 +70,7 @@ void add_top(CLI::App& app, Cli& cli);
 void add_doctor(CLI::App& app, Cli& cli);
 void add_config(CLI::App& app, Cli& cli);
 void add_demo(CLI::App& app, Cli& cli);
+void add_demo_client(CLI::App& app, Cli& cli);
 void add_version(CLI::App& app, Cli& cli);
 void add_completion(CLI::App& app, Cli& cli);
 void add_worker(CLI::App& app, Cli& cli);

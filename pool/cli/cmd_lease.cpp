@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "pool/cli/agent_watch.h"
+#include "pool/cli/checks.h"
 #include "pool/cli/child_process.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/interrupt.h"
@@ -24,6 +25,8 @@
 namespace cenote::pool::cli {
 
 namespace {
+
+constexpr std::uint32_t kMostGpus = 16'384;  // of one lease: kMaxSharesPerLease of the broker's state
 
 struct Options {
   std::uint32_t gpus = 1;
@@ -136,8 +139,9 @@ Result<void> announce(const Lease& lease, const Options& options, Clock::duratio
   const auto info = lease.info();
   if (options.json) return print(lease_json(info));
   const auto ms = std::chrono::duration<double, std::milli>(took).count();
-  return print(fmt::format("lease {}: {} GPUs, granted in {:.1f} ms{}{}\n{}", info.id, info.devices.size(),
-                           ms, lease.reason().empty() ? "" : ": ", lease.reason(), device_table(info)));
+  return print(fmt::format("lease {}: {}, granted in {:.1f} ms{}{}\n{}", info.id,
+                           count_text(info.devices.size(), "GPU"), ms, lease.reason().empty() ? "" : ": ",
+                           lease.reason(), device_table(info)));
 }
 
 Result<int> lease_command(const Cli& cli, const Options& options) {
@@ -148,7 +152,9 @@ Result<int> lease_command(const Cli& cli, const Options& options) {
   const auto begun = Clock::now();
   const auto span =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout));
-  CENOTE_ASSIGN(const auto lease, client->lease(spec, Deadline::in(span), &interrupt->flag()));
+  auto granted = client->lease(spec, Deadline::in(span), &interrupt->flag());
+  if (!granted && interrupt->signal() != 0) return interrupted("lease", *interrupt);
+  CENOTE_ASSIGN(const auto lease, std::move(granted));
   const auto took = Clock::now() - begun;
   if (options.detach) {
     // Nobody renews it from here on: it lives for its ttl, or until `cenote release`.
@@ -180,15 +186,19 @@ void add_lease(CLI::App& app, Cli& cli) {
   auto options = std::make_shared<Options>();
   command->add_option("--gpus", options->gpus, "how many")
       ->capture_default_str()
-      ->check(CLI::Range(1U, 1U << 20));
+      ->check(CLI::Range(1U, kMostGpus));
   command->add_option("--model", options->model, "only this model (default: any)");
-  command->add_option("--mem", options->memory, "memory of each, as in 40GiB (default: whole devices)");
-  command->add_option("--ttl", options->ttl,
-                      "how long it lives without renewal, as in 30s (default: the broker's)");
+  command->add_option("--mem", options->memory, "memory of each, as in 40GiB (default: whole devices)")
+      ->check(is_size());
+  command
+      ->add_option("--ttl", options->ttl,
+                   "how long it lives without renewal, as in 30s (default: the broker's)")
+      ->check(is_duration(std::chrono::seconds(1)));
   command->add_option("--note", options->note, "shown in listings");
   command
       ->add_option("--timeout", options->timeout, "seconds to wait for the broker, and with --wait for GPUs")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(is_wait());
   command->add_flag("--wait", options->wait, "while all are taken, ask again until --timeout");
   command->add_flag("--detach", options->detach, "print a lease file and end; the lease lives for its ttl");
   command->add_flag("--json", options->json, "print the lease as JSON");

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "pool/cli/checks.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/output.h"
 #include "pool/client/calls.h"
@@ -25,7 +26,9 @@ void add_leases(CLI::App& app, Cli& cli) {
   auto json = std::make_shared<bool>(false);
   auto timeout = std::make_shared<double>(2.0);
   command->add_flag("--json", *json, "print JSON");
-  command->add_option("--timeout", *timeout, "seconds to wait for the broker")->capture_default_str();
+  command->add_option("--timeout", *timeout, "seconds to wait for the broker")
+      ->capture_default_str()
+      ->check(is_wait());
   command->footer("Example:\n  cenote leases --json | jq '.leases[].id'");
   command->callback([&cli, json, timeout] {
     cli.command = "leases";

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "pool/cli/checks.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/interrupt.h"
 #include "pool/cli/output.h"
@@ -24,6 +25,7 @@ Result<int> top(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto client, make_client(settings));
   for (;;) {
     const auto state = client->top(Deadline::in(seconds(options.timeout)), &interrupt->flag());
+    if (!state && interrupt->signal() != 0) return interrupted("top", *interrupt);
     if (!state && !options.watch) return fail(state.error());
     // While watching, an outage is a thing to show, not to end for.
     auto text = state ? (options.json ? top_json(*state) : top_text(*state)) : state.error().message() + "\n";
@@ -42,8 +44,10 @@ void add_top(CLI::App& app, Cli& cli) {
   command->add_flag("--watch", options->watch, "again and again until Ctrl-C");
   command->add_option("--interval", options->interval, "seconds between two looks")
       ->capture_default_str()
-      ->check(CLI::Range(0.05, 3600.0));
-  command->add_option("--timeout", options->timeout, "seconds to wait for the broker")->capture_default_str();
+      ->check(is_wait() & CLI::Range(0.05, 3600.0));
+  command->add_option("--timeout", options->timeout, "seconds to wait for the broker")
+      ->capture_default_str()
+      ->check(is_wait());
   command->footer("Examples:\n  cenote top\n  cenote top --watch --interval 0.5");
   command->callback([&cli, options] {
     cli.command = "top";

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +5,19 @@
 #include "pool/cli/version.h"
 
 namespace cenote::pool::cli {
+
+namespace {
+
+constexpr const char* kVersion = CENOTE_VERSION;  // of the CMake project
+#ifdef __clang__
+constexpr const char* kCompiler = "clang " __clang_version__;
+#else
+constexpr const char* kCompiler = "g++ " __VERSION__;
+#endif
+
+}  // namespace
+
+std::string version_text() { return std::string("cenote ") + kVersion + " (" + kCompiler + ")"; }
 
 void add_version(CLI::App& app, Cli& cli) {
   auto* command = app.add_subcommand("version", "Print the version");
@@ -19,7 +30,7 @@ void add_version(CLI::App& app, Cli& cli) {
         const nlohmann::json out = {{"version", kVersion}, {"compiler", kCompiler}};
         CENOTE_TRY(print(out.dump(2) + "\n"));
       } else {
-        CENOTE_TRY(print(fmt::format("cenote {} ({})\n", kVersion, kCompiler)));
+        CENOTE_TRY(print(version_text() + "\n"));
       }
       return exit_ok;
     };

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "pool/cli/cli.h"
 #include "pool/cli/demo_device.h"
+#include "pool/cli/demo_train.h"
 #include "pool/cli/output.h"
 #include "pool/cli/process_set.h"
 #include "pool/cli/progress_bar.h"
@@ -45,19 +47,31 @@ class Run {
   }
 
   Result<DemoFigures> all() {
+    const auto done = run();
+    if (pool_ != nullptr && options_.keep) {
+      CENOTE_TRY(say("kept: {} (logs, store, certificates)\n", pool_->folder()));
+    }
+    return done ? Result<DemoFigures>(figures_) : fail(done.error());
+  }
+
+ private:
+  Result<void> run() {
     const auto begun = Clock::now();
     CENOTE_TRY(start_pool());
-    CENOTE_TRY(take_lease());
+    for (auto left = options_.kill == Victim::client ? options_.kills : 0; left > 0; --left)
+      CENOTE_TRY(kill_client());
+    if (lease_ == nullptr) CENOTE_TRY(take_lease(false));
+    CENOTE_TRY(open_lease());
+    const bool holder = options_.kill == Victim::worker || options_.kill == Victim::agent;
+    for (auto left = holder ? options_.kills : 0; left > 0; --left) CENOTE_TRY(kill_holder());
     CENOTE_TRY(train_on_four());
     CENOTE_TRY(train_on_one());
     CENOTE_TRY(measure_bandwidth());
     figures_.seconds = span(begun);
     CENOTE_TRY(show());
-    CENOTE_TRY(end());
-    return figures_;
+    return end();
   }
 
- private:
   Result<void> start_pool() {
     ProcessSetOptions options;
     options.agents = machines();
@@ -71,16 +85,22 @@ class Run {
     return {};
   }
 
-  Result<void> take_lease() {
+  Result<void> take_lease(bool wait) {
     const auto begun = Clock::now();
-    CENOTE_ASSIGN(lease_, client_->lease({.gpus = kGpus, .note = "cenote demo"}, Deadline::in(seconds(10)),
-                                         &interrupt_.flag()));
-    figures_.grant_ms = span(begun) * 1e3;
+    CENOTE_ASSIGN(lease_, client_->lease({.gpus = kGpus, .note = "cenote demo", .wait = wait},
+                                         Deadline::in(seconds(30)), &interrupt_.flag()));
+    if (!wait) figures_.grant_ms = span(begun) * 1e3;
+    return {};
+  }
+
+  Result<void> open_lease() {
     CENOTE_TRY(say("lease {}: {} GPUs granted in {:.1f} ms\n{}", lease_->info().id, kGpus, figures_.grant_ms,
                    device_table(lease_->info())));
     CENOTE_ASSIGN(driver_, lease_->open(Deadline::in(seconds(30)), &interrupt_.flag()));
     if (driver_->init(0) != cuda::Status::success)
       return fail(ErrorCode::driver_error, "open lease", "init failed");
+    CENOTE_ASSIGN(const auto devices, device_ids());
+    CENOTE_ASSIGN(group_, driver_->communicator(devices, Deadline::in(seconds(30))));
     return {};
   }
 
@@ -95,14 +115,58 @@ class Run {
     return ids;
   }
 
+  Result<std::unique_ptr<Trainer>> trainer_on_four() {
+    return Trainer::create(*driver_, plan_, data_.train, {0, 1, 2, 3}, group_.get(), interrupt_.flag());
+  }
+
+  // The client's part is over with SIGKILL: there is no hook for it, only another process.
+  Result<void> kill_client() {
+    CENOTE_TRY(say("killing (SIGKILL) a client that trains on all {} GPUs\n", kGpus));
+    if (lease_ != nullptr) CENOTE_TRY(lease_->release(Deadline::in(seconds(10))));
+    CENOTE_ASSIGN(auto reclaimed, kill_a_client(*pool_, *client_, kGpus, options_.data, interrupt_.flag()));
+    lease_ = std::move(reclaimed.lease);
+    figures_.grant_ms = reclaimed.grant_ms;
+    figures_.kills.push_back(std::move(reclaimed.figures));
+    return say("{}\n", kill_text(figures_.kills.back()));
+  }
+
+  // A training that loses a device ends. What was lost is named, the rest is free again, and so is the next
+  // try.
+  Result<void> kill_holder() {
+    CENOTE_ASSIGN(auto trainer, trainer_on_four());
+    HolderKill kill(*pool_, options_.kill, lease_->info(), trainer->steps_planned());
+    ProgressBar bar("training on four GPUs ", plan_.epochs);
+    const auto trained =
+        trainer->train({.before_step = [&](std::uint64_t step) { return kill.before_step(step); },
+                        .after_epoch = epoch_of(bar)});
+    if (trained)
+      return fail(ErrorCode::internal, "kill " + kill.figures().victim, "the training did not end");
+    if (!kill.done() || interrupt_.flag().raised()) return fail(trained.error());
+    const auto error = with_rank(trained.error());
+    kill.heard(error);
+    bar.tell(fmt::format("{} killed (SIGKILL) at step {}; the training ended after {:.0f} ms:",
+                         kill.figures().victim, kill.figures().step, kill.figures().heard_ms));
+    bar.tell("  " + kill.figures().error);
+    trainer.reset();
+    group_.reset();
+    driver_.reset();
+    lease_.reset();
+    CENOTE_TRY(kill.repair());
+    CENOTE_TRY(take_lease(true));
+    CENOTE_TRY(kill.freed());
+    figures_.kills.push_back(kill.figures());
+    CENOTE_TRY(
+        say("  its lease was freed, its GPUs leased again after {:.0f} ms, {} gone: training begins again\n",
+            kill.figures().freed_ms, count_text(kill.figures().workers_gone, "worker")));
+    return open_lease();
+  }
+
   Result<void> train_on_four() {
-    CENOTE_ASSIGN(const auto devices, device_ids());
-    CENOTE_ASSIGN(group_, driver_->communicator(devices, Deadline::in(seconds(30))));
-    CENOTE_ASSIGN(const auto trainer, Trainer::create(*driver_, plan_, data_.train, {0, 1, 2, 3},
-                                                      group_.get(), interrupt_.flag()));
+    CENOTE_ASSIGN(const auto trainer, trainer_on_four());
     const auto before = driver_->remote_stats();
     const auto begun = Clock::now();
-    CENOTE_TRY(train(*trainer, "four GPUs "));
+    CENOTE_TRY(options_.kill == Victim::broker ? train_without_broker(*trainer)
+                                               : train(*trainer, "four GPUs "));
     figures_.training_seconds = span(begun);
     const auto after = driver_->remote_stats();
     figures_.launches_per_second =
@@ -133,10 +197,38 @@ class Run {
                figures_.weights_bit_equal ? "bit-equal" : "DIFFER");
   }
 
+  static std::function<void(std::uint32_t, float)> epoch_of(ProgressBar& bar) {
+    return [&bar](std::uint32_t epoch, float loss) { bar.show(epoch, fmt::format("loss {:.4f}", loss)); };
+  }
+
   Result<void> train(Trainer& trainer, const std::string& title) {
     ProgressBar bar("training on " + title, plan_.epochs);
-    return trainer.train(
-        [&](std::uint32_t epoch, float loss) { bar.show(epoch, fmt::format("loss {:.4f}", loss)); });
+    const auto trained = trainer.train({.before_step = {}, .after_epoch = epoch_of(bar)});
+    return trained ? trained : fail(with_rank(trained.error()));
+  }
+
+  Result<void> train_without_broker(Trainer& trainer) {
+    ProgressBar bar("training on four GPUs ", plan_.epochs);
+    BrokerKills kills(*pool_, *lease_, options_.kills, trainer.steps_planned(), interrupt_.flag(),
+                      [&](const std::string& line) { bar.tell(line); });
+    const auto show = epoch_of(bar);
+    CENOTE_TRY(trainer.train({.before_step = [&](std::uint64_t step) { return kills.before_step(step); },
+                              .after_epoch =
+                                  [&](std::uint32_t epoch, float loss) {
+                                    kills.epoch_ended();
+                                    show(epoch, loss);
+                                  }}));
+    CENOTE_TRY(kills.settle());
+    figures_.kills = kills.figures();
+    return say(
+        "broker killed {}, back each time: lease {} stands, each GPU has one holder, one more is refused\n",
+        count_text(figures_.kills.size(), "time"), lease_->info().id);
+  }
+
+  // Which rank is lost: the communicator knows, and a driver's call only its device.
+  Error with_rank(const Error& error) {
+    if (error.code == ErrorCode::cancelled || interrupt_.flag().raised() || group_ == nullptr) return error;
+    return group_->failure().value_or(error);
   }
 
   // nccl-tests' measure: bytes of one buffer over the time, times 2 (n - 1) / n.
@@ -203,8 +295,11 @@ Result<DemoFigures> run_demo(const DemoOptions& options, Interrupt& interrupt) {
   CENOTE_ASSIGN(const auto path, find_digits(options.data));
   CENOTE_ASSIGN(const auto digits, read_digits(path));
   auto data = split(digits);
-  CENOTE_TRY(say("data: {}, {} rows to train on, {} held out\n", path, data.train.rows(), data.test.rows()));
-  return Run(options, interrupt, std::move(data)).all();
+  auto found = options;
+  found.data = path;  // for a client in another process
+  CENOTE_TRY(say("data: {}, {} to train on, {} held out\n", path, count_text(data.train.rows(), "row"),
+                 data.test.rows()));
+  return Run(found, interrupt, std::move(data)).all();
 }
 
 }  // namespace cenote::pool::cli

@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "pool/cli/demo_train.h"
+#include "pool/cli/demo_kill.h"
 #include "pool/cli/interrupt.h"
 #include "pool/remote/client_driver.h"
 #include "runtime/result.h"
 
 namespace cenote::pool::cli {
+
+/// What a demo must reach to count as good.
+inline constexpr double demo_least_accuracy = 0.95;
 
 struct DemoOptions {
   std::uint32_t epochs = 30;
@@ -19,6 +22,8 @@ struct DemoOptions {
   std::string data;   ///< "" = the copy that comes with the program
   std::string json;   ///< file for the figures; "" = none
   bool keep = false;  ///< logs and store stay
+  Victim kill = Victim::none;
+  std::uint32_t kills = 1;  ///< how often
 };
 
 /// What the demo measured.
@@ -36,9 +41,12 @@ struct DemoFigures {
   double training_seconds = 0, seconds = 0;
   std::vector<std::string> client_transports;  ///< to each worker
   std::vector<remote::PairStats> pairs;
+  std::vector<KillFigures> kills;
 };
 
-/// Runs it and prints as it goes. Leaves no process and no folder behind, whatever happens.
+/// Runs it and prints as it goes. Leaves no process behind, and no folder but one that was to be kept,
+/// whatever happens. Errors: cancelled (a signal); else what failed, with the device and its rank for a lost
+/// worker.
 Result<DemoFigures> run_demo(const DemoOptions& options, Interrupt& interrupt);
 
 std::string figures_text(const DemoFigures& figures);

@@ -16,28 +16,40 @@ namespace {
 
 constexpr int kHighestPixel = 16;
 constexpr std::size_t kLargestFile = 64 << 20;
+constexpr std::size_t kLeastRows = 100;
+constexpr std::size_t kShownCell = 20;
 
-tl::unexpected<Error> bad_line(const std::string& path, std::size_t line, std::string_view why) {
-  return fail(Error{ErrorCode::protocol_error, "read " + path, fmt::format("line {}: {}", line, why)}.fix(
-      "expected: 64 grey values 0..16 and a digit 0..9, separated by commas"));
+// What somebody's file holds goes to a terminal.
+std::string printable(std::string_view cell) {
+  std::string text(cell.substr(0, kShownCell));
+  for (char& c : text) c = c < 0x20 || c == 0x7f ? '?' : c;
+  return text + (cell.size() > kShownCell ? "..." : "");
 }
 
-// One row: 64 values and a label. Empty = good.
-std::string_view read_row(std::string_view line, Digits& digits) {
-  for (std::size_t column = 0; column <= digit_pixels; ++column) {
+tl::unexpected<Error> bad_data(const std::string& path, std::string why) {
+  return fail(Error{ErrorCode::protocol_error, "read " + path, std::move(why)}.fix(
+      "expected: rows of 64 grey values 0..16 and a digit 0..9, separated by commas"));
+}
+
+// One row: 64 values and a label. Empty = good; else what is wrong, with the column.
+std::string read_row(std::string_view line, Digits& digits) {
+  constexpr auto kColumns = digit_pixels + 1;
+  for (std::size_t column = 1; column <= kColumns; ++column) {
+    const auto cell = line.substr(0, std::min(line.find(','), line.size()));
     int value = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error != std::errc()) return "not a number";
-    line.remove_prefix(static_cast<std::size_t>(end - line.data()));
-    const bool last = column == digit_pixels;
-    if (value < 0 || value > (last ? static_cast<int>(digit_classes) - 1 : kHighestPixel))
-      return "a value out of range";
+    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    if (error != std::errc() || end != cell.data() + cell.size())
+      return fmt::format("column {}: '{}' is not a whole number", column, printable(cell));
+    const bool last = column == kColumns;
+    const int most = last ? static_cast<int>(digit_classes) - 1 : kHighestPixel;
+    if (value < 0 || value > most) return fmt::format("column {}: {} is not in 0..{}", column, value, most);
+    line.remove_prefix(cell.size());
     if (last) {
       digits.labels.push_back(value);
-      return line.empty() || line == "\r" ? "" : "too many columns";
+      return line.empty() ? "" : fmt::format("more than {} columns", kColumns);
     }
     digits.pixels.push_back(static_cast<float>(value) / kHighestPixel);
-    if (line.empty() || line.front() != ',') return "too few columns";
+    if (line.empty()) return fmt::format("{} of {} columns", column, kColumns);
     line.remove_prefix(1);
   }
   return "";
@@ -60,12 +72,16 @@ Result<Digits> read_digits(const std::string& path) {
   std::string_view rest(text);
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const auto end = std::min(rest.find('\n'), rest.size());
-    const auto line = rest.substr(0, end);
+    auto line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
-    if (const auto why = read_row(line, digits); !why.empty()) return bad_line(path, number, why);
+    if (const auto why = read_row(line, digits); !why.empty())
+      return bad_data(path, fmt::format("row {}, {}", number, why));
   }
-  if (digits.rows() < 100) return bad_line(path, digits.rows(), "the file ends: too few rows to train on");
+  if (digits.rows() < kLeastRows)
+    return bad_data(path,
+                    fmt::format("it has {} rows, the demo needs {} at least", digits.rows(), kLeastRows));
   return digits;
 }
 

@@ -24,7 +24,7 @@ struct DigitsSplit {
   Digits train, test;
 };
 
-/// Reads the CSV. Errors: not_found, protocol_error (with the line).
+/// Reads the CSV. Errors: not_found, protocol_error (with row and column).
 Result<Digits> read_digits(const std::string& path);
 /// Every fifth row is held out.
 DigitsSplit split(const Digits& digits);

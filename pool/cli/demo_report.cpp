@@ -20,6 +20,8 @@ std::string figures_text(const DemoFigures& figures) {
       {"sent by the client before", bytes_text(figures.client_setup_bytes), "kernels, data, first weights"});
   table.add({"bus bandwidth of a large allreduce", fmt::format("{:.2f} GB/s", figures.bus_bandwidth_gbps)});
   auto out = table.text("  ") + "\n";
+  for (const auto& kill : figures.kills) out += "  " + kill_text(kill) + "\n";
+  if (!figures.kills.empty()) out += "\n";
   Table pairs({"RANKS", "TRANSPORT", "SENT"}, {2});
   for (const auto& pair : figures.pairs) {
     pairs.add({fmt::format("{} -> {}", pair.from, pair.to), pair.transport.empty() ? "-" : pair.transport,
@@ -27,6 +29,27 @@ std::string figures_text(const DemoFigures& figures) {
   }
   return out + pairs.text("  ");
 }
+
+namespace {
+
+nlohmann::json to_json(const std::vector<KillFigures>& kills) {
+  auto list = nlohmann::json::array();
+  for (const auto& kill : kills) {
+    list.push_back({{"victim", kill.victim},
+                    {"step", kill.step},
+                    {"away_ms", kill.away_ms},
+                    {"steps_away", kill.steps_away},
+                    {"epochs_away", kill.epochs_away},
+                    {"refusal", kill.refusal},
+                    {"heard_ms", kill.heard_ms},
+                    {"error", kill.error},
+                    {"freed_ms", kill.freed_ms},
+                    {"workers_gone", kill.workers_gone}});
+  }
+  return list;
+}
+
+}  // namespace
 
 std::string figures_json(const DemoFigures& figures) {
   auto pairs = nlohmann::json::array();
@@ -48,8 +71,9 @@ std::string figures_json(const DemoFigures& figures) {
                               {"training_seconds", figures.training_seconds},
                               {"seconds", figures.seconds},
                               {"client_transports", figures.client_transports},
-                              {"pairs", std::move(pairs)}};
-  return out.dump(2) + "\n";
+                              {"pairs", std::move(pairs)},
+                              {"kills", to_json(figures.kills)}};
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace cenote::pool::cli

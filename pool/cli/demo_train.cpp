@@ -91,19 +91,17 @@ class MlpTrainer final : public Trainer {
     return {};
   }
 
-  Result<void> train(const std::function<void(std::uint32_t, float)>& told) override {
-    std::size_t rows = 0, longest = 0;
-    for (const auto& shard : shards_) {
-      rows += shard.rows;
-      longest = std::max(longest, shard.rows);
-    }
+  Result<void> train(const TrainHooks& hooks) override {
+    std::size_t rows = 0;
+    for (const auto& shard : shards_) rows += shard.rows;
     for (std::uint32_t epoch = 1; epoch <= plan_.epochs; ++epoch) {
-      for (std::size_t first = 0; first < longest; first += plan_.batch) {
+      for (std::size_t first = 0; first < longest_shard(); first += plan_.batch) {
         if (cancel_.raised()) return fail(ErrorCode::cancelled, "train", "interrupted");
+        if (hooks.before_step) CENOTE_TRY(hooks.before_step(steps_));
         CENOTE_TRY(step(first));
       }
       CENOTE_ASSIGN(const auto loss, total_loss());
-      told(epoch, loss / static_cast<float>(rows));
+      if (hooks.after_epoch) hooks.after_epoch(epoch, loss / static_cast<float>(rows));
     }
     return {};
   }
@@ -136,10 +134,18 @@ class MlpTrainer final : public Trainer {
   }
 
   [[nodiscard]] std::uint64_t steps() const override { return steps_; }
+  [[nodiscard]] std::uint64_t steps_planned() const override {
+    return plan_.epochs * ((longest_shard() + plan_.batch - 1) / plan_.batch);
+  }
 
  private:
   [[nodiscard]] std::size_t parameter_bytes() const { return layout_.size() * sizeof(float); }
   Replica& first() { return *shards_.front().replica; }
+  [[nodiscard]] std::size_t longest_shard() const {
+    std::size_t longest = 0;
+    for (const auto& shard : shards_) longest = std::max(longest, shard.rows);
+    return longest;
+  }
 
   // Row i goes to shard i mod shards: each sees every writer.
   static Digits part(const Digits& data, std::size_t shard, std::size_t shards) {

@@ -26,6 +26,12 @@ struct TrainPlan {
 };
 
 /// Not thread-safe: it makes its devices' contexts current on the calling thread.
+/// What hears of a training, from inside train(). Each may be empty.
+struct TrainHooks {
+  std::function<Result<void>(std::uint64_t step)> before_step;  ///< is issued; an error ends the training
+  std::function<void(std::uint32_t epoch, float loss)> after_epoch;  ///< has ended, with its mean loss
+};
+
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -35,13 +41,15 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> create(remote::RemoteDriver& driver, const TrainPlan& plan,
                                                  const Digits& data, const std::vector<int>& device_of_shard,
                                                  remote::RemoteCommunicator* sum, const CancelFlag& cancel);
-  /// All epochs. `told` hears of each with its mean loss.
-  virtual Result<void> train(const std::function<void(std::uint32_t epoch, float loss)>& told) = 0;
+  /// All epochs.
+  virtual Result<void> train(const TrainHooks& hooks) = 0;
   /// Share of `data` that the first device's weights get right.
   virtual Result<double> accuracy(const Digits& data) = 0;
   /// The first device's weights.
   virtual Result<std::vector<float>> weights() = 0;
+  /// Issued so far, and in the whole training.
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
+  [[nodiscard]] virtual std::uint64_t steps_planned() const = 0;
 };
 
 }  // namespace cenote::pool::cli

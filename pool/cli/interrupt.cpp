@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace cenote::pool::cli {
@@ -63,6 +64,13 @@ bool Interrupt::wait(Deadline deadline) const {
     if (::poll(&fd, 1, deadline.poll_ms()) > 0) return true;
   }
   return flag_.raised();
+}
+
+int interrupted(const std::string& command, const Interrupt& interrupt) {
+  const auto* name = ::sigabbrev_np(interrupt.signal());
+  const auto text = "cenote " + command + ": interrupted by SIG" + (name != nullptr ? name : "?") + "\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  return 128 + interrupt.signal();
 }
 
 }  // namespace cenote::pool::cli

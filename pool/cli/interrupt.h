@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "runtime/deadline.h"
@@ -38,5 +39,8 @@ class Interrupt {
   UniqueFd signals_, happened_, stop_;
   std::thread thread_;
 };
+
+/// Says on standard error that the signal ended `command`; returns the exit code for it, 128 + signal.
+int interrupted(const std::string& command, const Interrupt& interrupt);
 
 }  // namespace cenote::pool::cli

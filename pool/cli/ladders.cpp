@@ -39,7 +39,7 @@ Rung cuda_driver() {
   }
   const auto devices = agent::list_devices(**driver, {});
   return devices ? rung("GPU driver", "libcuda", true,
-                        fmt::format("{}, {} devices", (*driver)->name(), devices->size()))
+                        fmt::format("{}, {}", (*driver)->name(), count_text(devices->size(), "device")))
                  : rung("GPU driver", "libcuda", false, devices.error().cause, "check with nvidia-smi");
 }
 
@@ -183,10 +183,11 @@ std::vector<Rung> pool_ladders(const Settings& settings) {
   rungs.push_back(
       rung("pool", "certificate", true, "client certificate of " + settings.text("tls.dir") + " is good"));
   const auto state = (*client)->top(Deadline::in(std::chrono::seconds(2)));
-  rungs.push_back(state ? rung("pool", "broker", true,
-                               fmt::format("{} answers: {} agents, {} leases", broker, state->agents.size(),
-                                           state->leases.size()))
-                        : rung("pool", "broker", false, state.error().cause, state.error().remedy));
+  rungs.push_back(
+      state ? rung("pool", "broker", true,
+                   fmt::format("{} answers: {}, {}", broker, count_text(state->agents.size(), "agent"),
+                               count_text(state->leases.size(), "lease")))
+            : rung("pool", "broker", false, state.error().cause, state.error().remedy));
   return rungs;
 }
 

@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <optional>
 
 #include "pool/cli/cli.h"
+#include "pool/cli/version.h"
 #include "pool/proto/channel.h"
 
 namespace cenote::pool::cli {
@@ -32,9 +34,19 @@ void add_globals(CLI::App& app, Globals& globals, int& parent) {
 void add_commands(CLI::App& app, Cli& cli) {
   for (const auto add :
        {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_doctor, add_config, add_demo,
-        add_version, add_completion, add_worker, add_guard, add_session}) {
+        add_version, add_completion, add_worker, add_guard, add_session, add_demo_client}) {
     add(app, cli);
   }
+}
+
+// What CLI11 says of a word that is neither command nor option, or of none at all, names neither.
+std::string cause_of(const CLI::App& app, const CLI::ParseError& error) {
+  const bool no_command = app.get_subcommands().empty();
+  const auto& kind = error.get_name();
+  if (!no_command || (kind != "RequiredError" && kind != "ExtrasError")) return error.what();
+  const auto rest = app.remaining();
+  if (rest.empty()) return "no command was given";
+  return fmt::format("there is no {} {}", rest.front().starts_with('-') ? "option" : "command", rest.front());
 }
 
 // CLI11 reports wrong usage by throwing; nothing of it leaves this function. nullopt = go on.
@@ -44,15 +56,28 @@ std::optional<int> parse(CLI::App& app, Cli& cli, int argc, char** argv) {
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     return print(app.help()) ? exit_ok : exit_failed;
+  } catch (const CLI::CallForVersion& version) {
+    return print(std::string(version.what()) + "\n") ? exit_ok : exit_failed;
   } catch (const CLI::ParseError& error) {
     const auto& used = app.get_subcommands();
     cli.command = used.empty() ? "" : used.front()->get_name();
     const auto help =
         cli.command.empty() ? std::string("cenote --help") : "cenote " + cli.command + " --help";
-    print_error(cli.command,
-                Error{ErrorCode::invalid_argument, "read command line", error.what()}.fix("see: " + help));
+    print_error(
+        cli.command,
+        Error{ErrorCode::invalid_argument, "read command line", cause_of(app, error)}.fix("see: " + help));
     return exit_usage;
   }
+}
+
+// A wrong setting is wrong usage, whatever the command is and wherever the value came from. Commands that
+// people do not type take what those who start them have checked.
+std::optional<int> refuse_wrong_settings(const CLI::App& app, const Cli& cli) {
+  if (app.get_subcommands().front()->get_group().empty()) return std::nullopt;
+  const auto settings = cli.settings();
+  if (settings) return std::nullopt;
+  print_error(cli.command, settings.error());
+  return exit_usage;
 }
 
 int run(int argc, char** argv) {
@@ -63,12 +88,16 @@ int run(int argc, char** argv) {
   CLI::App app("One pool out of the GPUs of many machines.", "cenote");
   app.require_subcommand(1);
   app.fallthrough();  // --set and the like may stand after the command too
+  app.set_version_flag("--version", version_text());
   add_globals(app, cli.globals, parent);
   add_commands(app, cli);
   app.footer(
-      "Exit codes: 0 done, 1 failed (one line says why, the next what to do), 2 wrong usage.\n"
+      "Exit codes: 0 done, 1 failed (one line says why, the next what to do), 2 wrong usage (an option, a "
+      "value\n"
+      "or a setting is wrong; nothing was done), 128 + signal when one ended the work.\n"
       "Start here: cenote demo");
   if (const auto code = parse(app, cli, argc, argv)) return *code;
+  if (const auto code = refuse_wrong_settings(app, cli)) return *code;
   if (const auto tied = die_with(parent); !tied) {
     print_error(cli.command, tied.error());
     return exit_failed;

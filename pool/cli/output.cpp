@@ -66,6 +66,21 @@ std::string devices_text(const LeaseInfo& lease) {
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
+std::string span_text(std::int64_t ms) {
+  const auto seconds = ms / 1000;
+  if (seconds < 1) return fmt::format("{} ms", ms);
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
+  return fmt::format("{} h", seconds / 3600);
+}
+
+std::string life_text(const AgentState& agent, std::int64_t now_unix_ms) {
+  if (agent.alive) return "up";
+  // The time of its last heartbeat is not in the broker's log.
+  if (agent.last_heartbeat_unix_ms == 0) return "not heard since the broker started";
+  return "silent for " + span_text(std::max<std::int64_t>(now_unix_ms - agent.last_heartbeat_unix_ms, 0));
+}
+
 }  // namespace
 
 Table::Table(std::vector<std::string> heading, std::vector<std::size_t> right) : right_(std::move(right)) {
@@ -115,13 +130,14 @@ std::string bytes_text(std::uint64_t bytes) {
              : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string count_text(std::uint64_t count, std::string_view thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
 std::string when_text(std::int64_t unix_ms, std::int64_t now_unix_ms) {
-  const auto seconds = (unix_ms - now_unix_ms) / 1000;
-  const auto span = std::abs(seconds);
-  const auto text = span < 120    ? fmt::format("{} s", span)
-                    : span < 7200 ? fmt::format("{} min", span / 60)
-                                  : fmt::format("{} h", span / 3600);
-  return seconds >= 0 ? "in " + text : text + " ago";
+  const auto ms = unix_ms - now_unix_ms;
+  if (ms == 0) return "now";
+  return ms > 0 ? "in " + span_text(ms) : span_text(-ms) + " ago";
 }
 
 std::string lease_table(const std::vector<LeaseInfo>& leases, std::int64_t now_unix_ms) {
@@ -153,16 +169,15 @@ std::string top_text(const PoolState& state) {
     gpus += agent.devices.size();
     for (const auto& device : agent.devices) leased += device.lease_id.empty() ? 0 : 1;
   }
-  auto out = fmt::format("{} agents, {} GPUs, {} leased; {} leases; broker term {}\n", state.agents.size(),
-                         gpus, leased, state.leases.size(), state.broker_term);
+  auto out = fmt::format("{}, {}, {} leased; {}; broker term {}\n", count_text(state.agents.size(), "agent"),
+                         count_text(gpus, "GPU"), leased, count_text(state.leases.size(), "lease"),
+                         state.broker_term);
   Table table({"AGENT", "STATE", "GPU", "MODEL", "MEMORY", "USED", "BUSY", "LAUNCHES", "LEASE"},
               {2, 4, 5, 6, 7});
   for (const auto& agent : state.agents) {
-    const auto alive = agent.alive
-                           ? std::string("up")
-                           : "silent since " + when_text(agent.last_heartbeat_unix_ms, state.now_unix_ms);
+    const auto life = life_text(agent, state.now_unix_ms);
     for (const auto& device : agent.devices) {
-      table.add({agent.name, alive, std::to_string(device.ordinal), device.model,
+      table.add({agent.name, life, std::to_string(device.ordinal), device.model,
                  bytes_text(device.memory_bytes), bytes_text(device.memory_used_bytes),
                  fmt::format("{:.0f} %", device.utilisation * 100), std::to_string(device.launches),
                  device.lease_id.empty() ? "-" : device.lease_id});

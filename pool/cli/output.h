@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pool/cli/cli.h"
@@ -23,9 +24,11 @@ class Table {
   std::vector<std::size_t> right_;
 };
 
+/// "1 lease", "0 leases".
+std::string count_text(std::uint64_t count, std::string_view thing);
 /// "1.5 GiB", "512 B".
 std::string bytes_text(std::uint64_t bytes);
-/// "in 58 s", "2 min ago", relative to `now`.
+/// "in 58 s", "412 ms ago", "now", relative to `now`.
 std::string when_text(std::int64_t unix_ms, std::int64_t now_unix_ms);
 
 std::string lease_table(const std::vector<LeaseInfo>& leases, std::int64_t now_unix_ms);

@@ -50,6 +50,7 @@ Result<std::unique_ptr<ProcessSet>> ProcessSet::create(ProcessSetOptions options
 
 ProcessSet::~ProcessSet() {
   agents_.clear();
+  broker_starting_.reset();
   broker_ = ChildProcess();
   if (options_.keep_folder) {
     guardian_process_ = ChildProcess();  // before its descriptor: it must not see our end
@@ -88,16 +89,16 @@ Result<void> ProcessSet::write_config() {
   return write_private_file(config_file(), text);
 }
 
-Result<std::pair<ChildProcess, std::string>> ProcessSet::launch(const std::string& who,
-                                                                std::vector<std::string> settings,
-                                                                std::vector<std::string> arguments,
-                                                                Deadline deadline) {
+Result<ProcessSet::Starting> ProcessSet::begin(const std::string& who, std::vector<std::string> settings,
+                                               std::vector<std::string> arguments) const {
   const UniqueFd log(
       ::open(folder_.file(who + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   int ends[2];
   if (!log || ::pipe2(ends, O_CLOEXEC) != 0) return fail(system_error("start " + who, errno));
-  const UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
+  Starting starting;
+  starting.who = who;
+  starting.ready.reset(ends[0]);
+  const UniqueFd theirs(ends[1]);
   ChildOptions options;
   options.command = {options_.executable, "--die-with", std::to_string(::getpid()), "--config",
                      config_file()};
@@ -111,37 +112,64 @@ Result<std::pair<ChildProcess, std::string>> ProcessSet::launch(const std::strin
   options.output = options.error = log.get();
   options.without = "CENOTE_";  // this pool's settings are its own, whatever its user's pool is
   options.pass = theirs.get();
-  CENOTE_ASSIGN(auto child, ChildProcess::start(options));
-  theirs.reset();
-  auto endpoint = read_endpoint(ours.get(), deadline);
-  if (!endpoint) {
-    auto error = std::move(endpoint).error();
-    error.stage = "start " + who;
-    child.end(Clock::duration::zero());
-    if (const auto tail = log_tail(who); !tail.empty()) error.cause += ": " + tail;
-    return fail(std::move(error));
-  }
-  return std::pair(std::move(child), std::move(*endpoint));
+  CENOTE_ASSIGN(starting.child, ChildProcess::start(options));
+  return starting;
 }
 
-Result<void> ProcessSet::start_broker(Deadline deadline) {
-  CENOTE_ASSIGN(auto started, launch("broker", {}, {"broker"}, deadline));
-  broker_ = std::move(started.first);
-  if (broker_endpoint_ != started.second) {
-    broker_endpoint_ = started.second;
+Result<std::string> ProcessSet::endpoint_of(Starting& starting, Deadline deadline) const {
+  auto endpoint = read_endpoint(starting.ready.get(), deadline);
+  if (endpoint) return endpoint;
+  auto error = std::move(endpoint).error();
+  error.stage = "start " + starting.who;
+  starting.child.end(Clock::duration::zero());
+  if (const auto tail = log_tail(starting.who); !tail.empty()) error.cause += ": " + tail;
+  return fail(std::move(error));
+}
+
+Result<void> ProcessSet::begin_broker() {
+  CENOTE_ASSIGN(broker_starting_, begin("broker", {}, {"broker"}));
+  return {};
+}
+
+Result<bool> ProcessSet::broker_listens() {
+  if (!broker_starting_) return broker_.pid() > 0;
+  pollfd readable{broker_starting_->ready.get(), POLLIN, 0};
+  if (::poll(&readable, 1, 0) <= 0) return false;
+  CENOTE_TRY(finish_broker(Deadline::in(kGrace)));
+  return true;
+}
+
+Result<void> ProcessSet::finish_broker(Deadline deadline) {
+  auto starting = *std::exchange(broker_starting_, std::nullopt);
+  CENOTE_ASSIGN(auto endpoint, endpoint_of(starting, deadline));
+  broker_ = std::move(starting.child);
+  if (broker_endpoint_ != endpoint) {
+    broker_endpoint_ = std::move(endpoint);
     CENOTE_TRY(write_config());
   }
   return {};
+}
+
+Result<void> ProcessSet::start_broker(Deadline deadline) {
+  CENOTE_TRY(begin_broker());
+  return finish_broker(deadline);
 }
 
 Result<void> ProcessSet::start_agent(const std::string& name, Deadline deadline) {
   const auto plan = std::ranges::find(options_.agents, name, &AgentPlan::name);
   if (plan == options_.agents.end())
     return fail(ErrorCode::not_found, "start agent " + name, "it is not planned");
-  CENOTE_ASSIGN(auto started, launch(name, {"agent.devices=" + plan->devices, "agent.listen=127.0.0.1:0"},
-                                     {"agent", "--name", name}, deadline));
-  agents_[name] = std::move(started.first);
+  CENOTE_ASSIGN(auto starting, begin(name, {"agent.devices=" + plan->devices, "agent.listen=127.0.0.1:0"},
+                                     {"agent", "--name", name}));
+  CENOTE_TRY(endpoint_of(starting, deadline));
+  agents_[name] = std::move(starting.child);
   return {};
+}
+
+Result<ChildProcess> ProcessSet::start_client(std::vector<std::string> arguments, Deadline deadline) {
+  CENOTE_ASSIGN(auto starting, begin("client", {}, std::move(arguments)));
+  CENOTE_TRY(endpoint_of(starting, deadline));
+  return std::move(starting.child);
 }
 
 Result<void> ProcessSet::start(Deadline deadline, const CancelFlag* cancel) {
@@ -168,7 +196,10 @@ Result<void> ProcessSet::wait_agents(std::size_t alive, Deadline deadline, const
   }
 }
 
-void ProcessSet::kill_broker() { broker_ = ChildProcess(); }
+void ProcessSet::kill_broker() {
+  broker_starting_.reset();
+  broker_ = ChildProcess();
+}
 void ProcessSet::kill_agent(const std::string& name) { agents_.erase(name); }
 
 void ProcessSet::stop() {
@@ -182,6 +213,10 @@ void ProcessSet::stop() {
 pid_t ProcessSet::agent_pid(const std::string& name) const {
   const auto agent = agents_.find(name);
   return agent == agents_.end() ? -1 : agent->second.pid();
+}
+
+std::vector<pid_t> ProcessSet::worker_pids(const std::string& name) const {
+  return children_of(agent_pid(name));
 }
 
 Result<std::unique_ptr<client::PoolClient>> ProcessSet::client() const {

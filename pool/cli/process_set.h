@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,13 @@ class ProcessSet {
   Result<void> start(Deadline deadline, const CancelFlag* cancel = nullptr);
   /// Starts it (again) on the port it had; returns when it listens.
   Result<void> start_broker(Deadline deadline);
+  /// The same for who has other work meanwhile: begins, and tells later, without waiting, whether it listens.
+  Result<void> begin_broker();
+  [[nodiscard]] Result<bool> broker_listens();
   Result<void> start_agent(const std::string& name, Deadline deadline);
+  /// `cenote ARGUMENTS` as a client of this pool, as quiet as the others; returns when it has said that it is
+  /// ready (--ready-fd).
+  Result<ChildProcess> start_client(std::vector<std::string> arguments, Deadline deadline);
   /// SIGKILL, reaped.
   void kill_broker();
   void kill_agent(const std::string& name);
@@ -58,6 +65,8 @@ class ProcessSet {
   [[nodiscard]] const std::string& broker_endpoint() const { return broker_endpoint_; }
   [[nodiscard]] pid_t broker_pid() const { return broker_.pid(); }
   [[nodiscard]] pid_t agent_pid(const std::string& name) const;
+  /// The processes that serve leases on this agent.
+  [[nodiscard]] std::vector<pid_t> worker_pids(const std::string& name) const;
   /// What a client needs: the settings file of this pool.
   [[nodiscard]] std::string config_file() const { return folder_.file("cenote.toml"); }
   [[nodiscard]] Result<std::unique_ptr<client::PoolClient>> client() const;
@@ -69,9 +78,15 @@ class ProcessSet {
       : options_(std::move(options)), folder_(std::move(folder)) {}
   Result<void> prepare();
   Result<void> write_config();
-  Result<std::pair<ChildProcess, std::string>> launch(const std::string& who,
-                                                      std::vector<std::string> settings,
-                                                      std::vector<std::string> arguments, Deadline deadline);
+  struct Starting {
+    std::string who;
+    ChildProcess child;
+    UniqueFd ready;  ///< it writes its endpoint there
+  };
+  Result<Starting> begin(const std::string& who, std::vector<std::string> settings,
+                         std::vector<std::string> arguments) const;
+  Result<std::string> endpoint_of(Starting& starting, Deadline deadline) const;
+  Result<void> finish_broker(Deadline deadline);
 
   const ProcessSetOptions options_;
   TemporaryFolder folder_;
@@ -79,6 +94,7 @@ class ProcessSet {
   ChildProcess guardian_process_;
   std::string broker_endpoint_ = "127.0.0.1:0";
   ChildProcess broker_;
+  std::optional<Starting> broker_starting_;
   std::map<std::string, ChildProcess> agents_;
 };
 

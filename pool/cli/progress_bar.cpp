@@ -27,9 +27,14 @@ void ProgressBar::show(std::uint64_t done, const std::string& note) {
                                         kWidth - filled, done, total_, note, done == total_ ? "\n" : "")));
     return;
   }
-  if (done * kPlainLines / total_ <= lines_shown_ && done != total_) return;
+  // The first one too: it tells that there is movement, and how fast.
+  if (done * kPlainLines / total_ <= lines_shown_ && done != 1 && done != total_) return;
   lines_shown_ = done * kPlainLines / total_;
   static_cast<void>(print(fmt::format("  {} {}/{}  {}\n", title_, done, total_, note)));
+}
+
+void ProgressBar::tell(const std::string& line) const {
+  static_cast<void>(print(fmt::format("{}  {}\n", terminal_ ? "\r\x1b[K" : "", line)));
 }
 
 }  // namespace cenote::pool::cli

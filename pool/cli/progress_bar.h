@@ -11,6 +11,8 @@ class ProgressBar {
   ProgressBar(std::string title, std::uint64_t total);
   /// `note`: shown behind the bar.
   void show(std::uint64_t done, const std::string& note);
+  /// A line of its own, above the bar.
+  void tell(const std::string& line) const;
 
  private:
   const std::string title_;

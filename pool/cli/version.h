@@ -1,13 +1,11 @@
 // What this build is.
 #pragma once
 
+#include <string>
+
 namespace cenote::pool::cli {
 
-inline constexpr const char* kVersion = CENOTE_VERSION;  // of the CMake project
-#ifdef __clang__
-inline constexpr const char* kCompiler = "clang " __clang_version__;
-#else
-inline constexpr const char* kCompiler = "g++ " __VERSION__;
-#endif
+/// "cenote 0.1.0 (g++ 12.2.0)"
+std::string version_text();
 
 }  // namespace cenote::pool::cli

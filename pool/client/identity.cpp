@@ -47,7 +47,7 @@ Result<tls::Files> find_certificate(const Settings& settings, tls::Role role, co
   if (names.empty()) {
     return fail(
         Error{ErrorCode::not_found, stage,
-              fmt::format("there is neither cert.pem nor a {}-NAME.pem in {}", tls::to_string(role), text)}
+              fmt::format("there is neither cert.pem nor {}-NAME.pem in {}", tls::to_string(role), text)}
             .fix("on the broker's machine: cenote broker --init-tls, then copy the files it names"));
   }
   return fail(Error{ErrorCode::invalid_argument, stage,

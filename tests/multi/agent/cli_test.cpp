@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "pool/cli/output.h"
 #include "tests/multi/agent/cluster.h"
 
 namespace cenote::pool::testing {
@@ -43,10 +45,59 @@ TEST_F(CommandTest, VersionAndHelp) {
               AllOf(HasSubstr("demo"), HasSubstr("lease"), ::testing::Not(HasSubstr("worker "))));
 }
 
-TEST_F(CommandTest, WrongUsageEndsWithTwo) {
-  expect_one_clear_line(run_cenote({"lease", "--gpus", "none"}), "lease", "--gpus", 2);
-  EXPECT_EQ(run_cenote({"frobnicate"}).exit_code, 2);
-  EXPECT_EQ(run_cenote({}).exit_code, 2);
+TEST_F(CommandTest, TheVersionIsAlsoAnOption) {
+  const auto version = run_cenote({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.output, run_cenote({"version"}).output);
+}
+
+TEST_F(CommandTest, WhatIsNoCommandAndNoOptionIsNamed) {
+  const auto expect = [](const std::vector<std::string>& words, const std::string& cause) {
+    const auto result = run_cenote(words);
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_EQ(result.output, "");
+    EXPECT_EQ(result.error, "cenote: read command line failed: " + cause + "\n  see: cenote --help\n");
+  };
+  expect({"nope"}, "there is no command nope");
+  expect({"--nope"}, "there is no option --nope");
+  expect({}, "no command was given");
+}
+
+// A wrong value is wrong usage wherever it stands: said before anything is done, with what would be right.
+TEST_F(CommandTest, WrongValuesEndWithTwoAndSayWhatIsAllowed) {
+  const struct {
+    std::vector<std::string> words;
+    std::string about, allowed;
+  } cases[] = {
+      {{"lease", "--gpus", "none"}, "--gpus", "none"},
+      {{"lease", "--gpus", "0"}, "--gpus", "16384"},
+      {{"lease", "--gpus", "16385"}, "--gpus", "16384"},
+      {{"lease", "--mem", "lots"}, "--mem", "40GiB"},
+      {{"lease", "--mem", "0"}, "--mem", "more than 0"},
+      {{"lease", "--ttl", "soon"}, "--ttl", "30s"},
+      {{"lease", "--ttl", "1ms"}, "--ttl", "the shortest is 1s"},
+      {{"lease", "--timeout", "nan"}, "--timeout", "number of seconds"},
+      {{"lease", "--timeout", "-1"}, "--timeout", "more than 0"},
+      {{"leases", "--timeout", "nan"}, "--timeout", "number of seconds"},
+      {{"leases", "--timeout", "0"}, "--timeout", "more than 0"},
+      {{"top", "--timeout", "inf"}, "--timeout", "at most"},
+      {{"top", "--interval", "nan"}, "--interval", "number of seconds"},
+      {{"demo", "--transports", "foo"}, "--transports", "shm"},
+      {{"demo", "--epochs", "0"}, "--epochs", "10000"},
+      {{"demo", "--kill", "everyone"}, "--kill", "broker"},
+      {{"version", "--set", "foo=1"}, "foo", "not a setting"},
+      {{"version", "--set", "foo"}, "foo", "="},
+      {{"config", "--log-level", "loud"}, "log.level", "debug"},
+      {{"completion", "fish"}, "fish", "bash"},
+  };
+  for (const auto& wrong : cases) {
+    const auto result = run_cenote(wrong.words);
+    SCOPED_TRACE(::testing::PrintToString(wrong.words));
+    const auto command = wrong.words.front();
+    expect_one_clear_line(result, command, wrong.about, 2);
+    EXPECT_THAT(result.error, HasSubstr(wrong.allowed));
+    EXPECT_EQ(result.output, "");
+  }
 }
 
 TEST_F(CommandTest, SettingsMayStandBeforeOrAfterTheCommand) {
@@ -70,23 +121,39 @@ TEST_F(CommandTest, ConfigShowsEverySettingWithItsSource) {
 }
 
 TEST_F(CommandTest, ABadSettingIsNamed) {
-  expect_one_clear_line(run_cenote({"--set", "broker.grace=soon", "config"}), "config", "broker.grace");
-  expect_one_clear_line(run_cenote({"--set", "no.such=1", "config"}), "config", "no.such");
+  expect_one_clear_line(run_cenote({"--set", "broker.grace=soon", "config"}), "config", "broker.grace", 2);
+  expect_one_clear_line(run_cenote({"--set", "no.such=1", "config"}), "config", "no.such", 2);
 }
 
 TEST_F(CommandTest, ABadConfigFileIsNamedWithItsLine) {
   const auto path = folder->file("cenote.toml");
   std::ofstream(path) << "[broker]\ngrace = \"soon\"\n";
-  expect_one_clear_line(run_cenote({"--config", path, "config"}), "config", path);
+  expect_one_clear_line(run_cenote({"--config", path, "config"}), "config", path, 2);
   expect_one_clear_line(run_cenote({"--config", folder->file("missing.toml"), "config"}), "config",
-                        "missing.toml");
+                        "missing.toml", 2);
 }
 
 TEST_F(CommandTest, AnUnreadableDataFileIsNamed) {
   expect_one_clear_line(run_cenote({"demo", "--data", folder->file("missing.csv")}), "demo", "missing.csv");
+}
+
+TEST_F(CommandTest, AWrongDataFileIsNamedWithItsRowAndColumn) {
   const auto path = folder->file("bad.csv");
-  std::ofstream(path) << "1,2,3\n";
-  expect_one_clear_line(run_cenote({"demo", "--data", path}), "demo", "line 1: too few columns");
+  const auto expect = [&](const std::string& text, const std::string& cause) {
+    std::ofstream(path) << text;
+    expect_one_clear_line(run_cenote({"demo", "--data", path}), "demo", path + " failed: " + cause);
+  };
+  std::string good;
+  for (int column = 0; column < 64; ++column) good += "16,";
+  good += "9\n";
+  expect("1,2,3\n", "row 1, 3 of 65 columns");
+  expect(good + "\n" + good + "1,17,3\n", "row 4, column 2: 17 is not in 0..16");
+  expect(good + "1,x,3\n", "row 2, column 2: 'x' is not a whole number");
+  expect(good + "1,1.5,3\n", "row 2, column 2: '1.5' is not a whole number");
+  expect("a\x1b[31m,2\n", "row 1, column 1: 'a?[31m' is not a whole number");
+  expect(good.substr(0, good.size() - 2) + "10\n", "row 1, column 65: 10 is not in 0..9");
+  expect(good.substr(0, good.size() - 1) + ",1\n", "row 1, more than 65 columns");
+  expect(good, "it has 1 rows, the demo needs 100 at least");
 }
 
 TEST_F(CommandTest, WithoutCertificatesTheRemedyIsSaid) {
@@ -114,6 +181,53 @@ TEST_F(CommandTest, ABrokerThatIsNotThereIsOneLine) {
   const auto result = run_cenote(
       {"--set", "tls.dir=" + dir, "--set", "broker.address=127.0.0.1:1", "leases", "--timeout", "1"});
   expect_one_clear_line(result, "leases", "127.0.0.1:1");
+}
+
+// gRPC reports on its own, and in its own words; neither reaches the user.
+TEST_F(CommandTest, ACertificateOfAnotherPoolIsOneLineInWords) {
+  const auto ours = folder->file("ours"), theirs = folder->file("theirs");
+  for (const auto& dir : {ours, theirs})
+    ASSERT_EQ(run_cenote({"--set", "tls.dir=" + dir, "broker", "--init-tls"}).exit_code, 0);
+  cli::ChildOptions options;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const UniqueFd ready(ends[0]);
+  UniqueFd theirs_end(ends[1]);
+  options.command = {kCenote,
+                     "--set",
+                     "tls.dir=" + theirs,
+                     "--set",
+                     "broker.listen=127.0.0.1:0",
+                     "--set",
+                     "broker.state_dir=" + folder->file("state"),
+                     "--set",
+                     "log.level=error",
+                     "broker",
+                     "--ready-fd",
+                     "3"};
+  options.pass = theirs_end.get();
+  auto broker = cli::ChildProcess::start(options);
+  ASSERT_TRUE(broker);
+  theirs_end.reset();
+  char text[64] = {};
+  ASSERT_GT(::read(ready.get(), text, sizeof text - 1), 0);
+  const std::string endpoint(text, std::string(text).find('\n'));
+  const auto result = run_cenote(
+      {"--set", "tls.dir=" + ours, "--set", "broker.address=" + endpoint, "leases", "--timeout", "2"});
+  expect_one_clear_line(result, "leases", endpoint);
+  for (const auto* raw : {"UNKNOWN", "SSL_ERROR", "last error", "handshaker", "E1", "E0", ".cc:"})
+    EXPECT_THAT(result.error, ::testing::Not(HasSubstr(raw)));
+  EXPECT_THAT(result.error, HasSubstr("\n  ")) << "and what to do";
+}
+
+TEST_F(CommandTest, ATextThatIsNoLeaseFileIsOneLineInWords) {
+  for (const auto* text : {"{\"cenote_lease\": 1", "[]", "", "{\"cenote_lease\": \"x\"}"}) {
+    const auto path = folder->file("lease.json");
+    std::ofstream(path) << text;
+    const auto result = run_cenote({"release", path});
+    expect_one_clear_line(result, "release", "lease.json");
+    EXPECT_THAT(result.error, ::testing::Not(HasSubstr("json.exception")));
+  }
 }
 
 TEST_F(CommandTest, DoctorNamesEveryRungWithItsReason) {
@@ -193,9 +307,29 @@ TEST_F(PoolCommandTest, ADetachedLeaseIsListedAndReleasedByItsFile) {
   EXPECT_EQ(listed[0]["devices"].size(), 2U);
   TemporaryFolder folder = std::move(*TemporaryFolder::create("cenote-test"));
   std::ofstream(folder.file("lease.json")) << detached.output;
+  const auto id = listed[0]["id"].get<std::string>();
   const auto released = cluster->run({"release", folder.file("lease.json")});
   EXPECT_EQ(released.exit_code, 0) << released.error;
+  EXPECT_EQ(released.output, "released lease " + id + "\n");
   EXPECT_TRUE(eventually([&] { return cluster->leases() == 0; }));
+  const auto again = cluster->run({"release", folder.file("lease.json")});
+  EXPECT_EQ(again.exit_code, 0) << again.error;
+  EXPECT_EQ(again.output, "lease " + id + " was over already: released before, or expired\n");
+}
+
+TEST_F(PoolCommandTest, ALeaseFileThatOthersCanReadIsWarnedOf) {
+  const auto detached = cluster->run({"lease", "--gpus", "1", "--detach"});
+  ASSERT_EQ(detached.exit_code, 0) << detached.error;
+  TemporaryFolder folder = std::move(*TemporaryFolder::create("cenote-test"));
+  const auto path = folder.file("lease.json");
+  std::ofstream(path) << detached.output;
+  namespace fs = std::filesystem;
+  fs::permissions(path, fs::perms(0600));
+  EXPECT_EQ(cluster->run({"release", path}).error, "");
+  fs::permissions(path, fs::perms(0644));
+  EXPECT_THAT(cluster->run({"release", path}).error,
+              AllOf(HasSubstr("warning: " + path + " has mode 0644"), HasSubstr("chmod 600")));
+  ASSERT_TRUE(eventually([&] { return cluster->idle(); }));
 }
 
 TEST_F(PoolCommandTest, NoLeaseFileIsOneLine) {
@@ -237,6 +371,30 @@ TEST(Environment, OfTheUserDoesNotReachAPoolOfItsOwn) {
   ::unsetenv("CENOTE_BROKER_LISTEN");
   ::unsetenv("CENOTE_TLS_DIR");
   EXPECT_NE(own, nullptr);
+}
+
+TEST(Output, CountsAndTimesReadAsTheyAreSaid) {
+  EXPECT_EQ(cli::count_text(0, "lease"), "0 leases");
+  EXPECT_EQ(cli::count_text(1, "lease"), "1 lease");
+  EXPECT_EQ(cli::when_text(1'000, 1'000), "now");
+  EXPECT_EQ(cli::when_text(588, 1'000), "412 ms ago");
+  EXPECT_EQ(cli::when_text(1'412, 1'000), "in 412 ms");
+  EXPECT_EQ(cli::when_text(60'000, 1'000), "in 59 s");
+  EXPECT_EQ(cli::when_text(0, 600'000), "10 min ago");
+}
+
+// The broker's log does not hold when an agent was last heard.
+TEST(Output, AnAgentThatThisBrokerNeverHeardHasNoAge) {
+  client::PoolState state;
+  state.now_unix_ms = 1'796'000'000'000;
+  client::AgentState agent;
+  agent.name = "node1";
+  agent.devices.push_back({.uuid = "u", .model = "H200", .agent = "node1", .lease_id = {}});
+  state.agents.push_back(agent);
+  EXPECT_THAT(cli::top_text(state), HasSubstr("not heard since the broker started"));
+  state.agents.front().last_heartbeat_unix_ms = state.now_unix_ms - 5'000;
+  EXPECT_THAT(cli::top_text(state),
+              AllOf(HasSubstr("1 agent, 1 GPU, 0 leased; 0 leases"), HasSubstr("silent for 5 s")));
 }
 
 TEST_F(PoolCommandTest, TopShowsAgentsDevicesAndHolders) {

@@ -5,9 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 namespace cenote::pool::testing {
@@ -33,23 +30,6 @@ bool eventually(const std::function<bool()>& condition, Deadline deadline) {
 }
 
 bool alive(pid_t pid) { return pid > 0 && ::kill(pid, 0) == 0; }
-
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    std::ifstream file(entry.path() / "stat");
-    std::string line;
-    if (!std::getline(file, line)) continue;
-    // "pid (name) state parent ...": the name may hold anything, so count from its end.
-    std::istringstream rest(line.substr(line.rfind(')') + 1));
-    char state = 0;
-    pid_t its_parent = 0;
-    rest >> state >> its_parent;
-    if (its_parent == parent && state != 'Z') children.push_back(std::stoi(entry.path().filename()));
-  }
-  return children;
-}
 
 ProgramResult run_cenote(const std::vector<std::string>& arguments) {
   const UniqueFd output(::memfd_create("output", MFD_CLOEXEC)), error(::memfd_create("error", MFD_CLOEXEC));

@@ -23,8 +23,7 @@ inline Deadline patience() { return Deadline::in(std::chrono::seconds(60)); }
 /// Looks every few milliseconds until it holds; false = it never did.
 bool eventually(const std::function<bool()>& condition, Deadline deadline = patience());
 
-/// Processes whose parent is `parent`, by /proc.
-std::vector<pid_t> children_of(pid_t parent);
+using cli::children_of;
 bool alive(pid_t pid);
 
 struct ProgramResult {

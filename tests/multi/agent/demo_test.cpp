@@ -1,32 +1,24 @@
 // The main job, as a newcomer runs it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "tests/multi/agent/cluster.h"
+#include "tests/multi/agent/demo_process.h"
 
 namespace cenote::pool::testing {
 namespace {
 
 using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-class DemoTest : public ::testing::Test {
- protected:
-  json run(const std::vector<std::string>& more, int exit_code = 0) {
-    auto folder = TemporaryFolder::create("cenote-test");
-    EXPECT_TRUE(folder);
-    const auto path = folder->file("figures.json");
-    std::vector<std::string> arguments{"demo", "--json", path};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = run_cenote(arguments);
-    EXPECT_EQ(result.exit_code, exit_code) << result.output << result.error;
-    std::ifstream file(path);
-    return json::parse(file, nullptr, false);
-  }
-};
+json run(const std::vector<std::string>& arguments, int exit_code = 0) {
+  DemoProcess demo(arguments);
+  EXPECT_EQ(demo.end(), exit_code) << demo.output() << demo.error();
+  EXPECT_THAT(demo.left(), IsEmpty());
+  return demo.figures();
+}
 
-TEST_F(DemoTest, TrainsToTheSameBitsOnFourGpusAsOnOne) {
+TEST(Demo, TrainsToTheSameBitsOnFourGpusAsOnOne) {
   const auto figures = run({});
   ASSERT_TRUE(figures.is_object());
   EXPECT_GE(figures["test_accuracy"], 0.95);
@@ -36,9 +28,10 @@ TEST_F(DemoTest, TrainsToTheSameBitsOnFourGpusAsOnOne) {
                           "bus_bandwidth_gbps", "seconds"}) {
     EXPECT_GT(figures[key], 0) << key;
   }
+  EXPECT_THAT(figures["kills"], IsEmpty());
 }
 
-TEST_F(DemoTest, WhatTheClientSendsDoesNotGrowWithTheGradients) {
+TEST(Demo, WhatTheClientSendsDoesNotGrowWithTheGradients) {
   // Too few epochs to learn much: the figures are what counts here.
   const auto narrow = run({"--epochs", "2", "--hidden", "32"}, 1),
              wide = run({"--epochs", "2", "--hidden", "64"}, 1);
@@ -48,13 +41,55 @@ TEST_F(DemoTest, WhatTheClientSendsDoesNotGrowWithTheGradients) {
   EXPECT_LT(wide["client_bytes"].get<double>(), 1.10 * narrow["client_bytes"].get<double>());
 }
 
-TEST_F(DemoTest, GivesTheSameBitsOverTcp) {
+TEST(Demo, GivesTheSameBitsOverTcp) {
   const auto figures = run({"--epochs", "2", "--transports", "tcp"}, 1);
   EXPECT_EQ(figures["weights_bit_equal"], true);
   for (const auto& pair : figures["pairs"]) {
     if (pair["bytes"] == 0) continue;
     EXPECT_EQ(pair["transport"], "tcp");
   }
+}
+
+TEST(Demo, TooFewEpochsAreSaidToBeTheReasonForItsExitCode) {
+  DemoProcess demo({"--epochs", "1"});
+  EXPECT_EQ(demo.end(), 1);
+  EXPECT_THAT(demo.error(), HasSubstr("less than 0.95"));
+  EXPECT_THAT(demo.error(), HasSubstr("--epochs"));
+  EXPECT_TRUE(demo.figures().is_object()) << "the figures are there all the same";
+}
+
+TEST(Demo, IsInterruptedInWordsWithTheShellsCodeAndLeavesNothing) {
+  for (const auto& [number, name] : {std::pair(SIGINT, "SIGINT"), std::pair(SIGTERM, "SIGTERM")}) {
+    DemoProcess demo({"--epochs", "10000"});
+    ASSERT_TRUE(demo.has_said("training on four GPUs"));
+    const auto children = children_of(demo.child().pid());
+    EXPECT_GE(children.size(), 5U) << "guardian, broker, three agents";
+    demo.child().signal(number);
+    EXPECT_EQ(demo.end(), 128 + number);
+    EXPECT_EQ(demo.error(), std::string("cenote demo: interrupted by ") + name + "\n");
+    for (const auto child : children) EXPECT_FALSE(alive(child)) << child;
+    EXPECT_THAT(demo.left(), IsEmpty());
+    EXPECT_FALSE(std::filesystem::exists(demo.figures_path())) << "there are no figures";
+  }
+}
+
+TEST(Demo, RefusesWhereItCannotWriteItsFiguresBeforeItDoesAnything) {
+  for (const auto* path : {"/nonexistent/figures.json", "/"}) {
+    const auto result = run_cenote({"demo", "--json", path});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.output, "") << "nothing was begun";
+    EXPECT_THAT(result.error, HasSubstr(std::string("write ") + path + " failed: "));
+  }
+}
+
+TEST(Demo, KeepsItsFolderWhenAskedAndNamesIt) {
+  DemoProcess demo({"--epochs", "1", "--keep"});
+  EXPECT_EQ(demo.end(), 1) << "also when it fails";
+  ASSERT_EQ(demo.left().size(), 1U);
+  const auto kept = demo.temporary() + "/" + demo.left().front();
+  EXPECT_THAT(demo.output(), HasSubstr("kept: " + kept));
+  for (const auto* name : {"broker.log", "node1.log", "broker/broker.db"})
+    EXPECT_TRUE(std::filesystem::exists(kept + "/" + name)) << name;
 }
 
 }  // namespace

@@ -41,6 +41,12 @@ class RefusalTest : public ::testing::Test {
     EXPECT_THAT(opened.error().message(), HasSubstr(reason));
   }
 
+  /// What a client of this pool trusts.
+  static std::string client_authority() {
+    std::ifstream file(cluster->processes().folder() + "/tls/ca.pem");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
   static Cluster* cluster;
   std::unique_ptr<client::PoolClient> client;
 };
@@ -168,11 +174,29 @@ TEST_F(RefusalTest, AClientOfAnotherAuthority) {
   EXPECT_THAT(refused.error().message(), HasSubstr("are both certificates of the same pool?"));
 }
 
-TEST_F(RefusalTest, AClientWithoutCertificate) {
-  std::ifstream authority(cluster->processes().folder() + "/tls/ca.pem");
+// It trusts the right broker, so that it is the broker which has to see that the certificate is not its
+// pool's.
+TEST_F(RefusalTest, AClientWhoseCertificateAnotherAuthorityIssued) {
+  auto folder = TemporaryFolder::create("cenote-test");
+  ASSERT_TRUE(folder);
+  ASSERT_TRUE(tls::create_authority(folder->path()));
+  const auto files = tls::issue(folder->path(), "mallory", tls::Role::client);
+  ASSERT_TRUE(files);
   client::ClientOptions options;
   options.broker = cluster->processes().broker_endpoint();
-  options.credentials.authority.assign(std::istreambuf_iterator<char>(authority), {});
+  options.credentials = *tls::load(*files);
+  options.credentials.authority = client_authority();
+  options.call_timeout = seconds(2);
+  const auto refused = client::PoolClient::connect(options)->leases(Deadline::in(seconds(3)));
+  ASSERT_FALSE(refused) << "anybody can make a certificate with any name";
+  EXPECT_THAT(refused.error().message(), HasSubstr(options.broker));
+  EXPECT_NE(refused.error().remedy, "");
+}
+
+TEST_F(RefusalTest, AClientWithoutCertificate) {
+  client::ClientOptions options;
+  options.broker = cluster->processes().broker_endpoint();
+  options.credentials.authority = client_authority();
   const auto refused = client::PoolClient::connect(options)->leases(Deadline::in(seconds(3)));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::permission_denied);
