@@ -37,12 +37,12 @@ struct CommunicatorOptions {
   std::string algorithm = "auto";  ///< or an algorithm's name, for tests and studies
   Clock::duration init_timeout = std::chrono::seconds(30);
   Clock::duration operation_timeout = std::chrono::seconds(30);
-  bool check = true;                     ///< ranks compare what they call, on each operation's first chunk
-  std::size_t chunk_bytes = 128 * 1024;  ///< unit of pipelining; a multiple of 64
-  std::uint32_t chunks_ahead = 8;        ///< chunks that may be on their way to one peer
-  const CancelFlag* cancel = nullptr;    ///< ends init and every wait
-  Ledger* ledger = nullptr;              ///< operations in flight are listed there; outlives this
-  std::uint64_t group = 0;               ///< this group's number in the ledger
+  bool check = true;  ///< ranks compare what they call, on each operation's first chunk
+  std::size_t chunk_bytes = std::size_t{128} * 1024;  ///< unit of pipelining; a multiple of 64
+  std::uint32_t chunks_ahead = 8;                     ///< chunks that may be on their way to one peer
+  const CancelFlag* cancel = nullptr;                 ///< ends init and every wait
+  Ledger* ledger = nullptr;  ///< operations in flight are listed there; outlives this
+  std::uint64_t group = 0;   ///< this group's number in the ledger
 };
 
 /// An operation in flight. Movable. Dropping an unfinished one leaves it in flight; its buffers stay in use

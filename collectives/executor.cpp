@@ -54,6 +54,7 @@ std::uint64_t staged_chunks(const ActiveOperation& operation, const Flow& flow, 
 
 Place place_of(const MemoryDescription& memory) {
   if (memory.kind == MemoryKind::device) return {nullptr, memory.address, memory.device};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a memory description carries its address as a number
   return {reinterpret_cast<std::byte*>(memory.address), memory.address, {}};
 }
 

@@ -26,7 +26,7 @@
 namespace cenote::collectives {
 
 struct LinkOptions {
-  std::size_t chunk_bytes = 128 * 1024;  ///< of one staging slot
+  std::size_t chunk_bytes = std::size_t{128} * 1024;  ///< of one staging slot
   std::uint32_t slots = 8;
   std::size_t inline_bytes =
       wire::max_data;  ///< a chunk up to this travels as a message; at most wire::max_data

@@ -198,7 +198,7 @@ Error Executor::peer_error(const LinkState& state, const ActiveOperation& operat
   error.peer = rank_name(told.value_or(direct));
   error.device = state.link->transport_name();
   error.cause = told ? fmt::format("rank {} says: {}", direct, innermost(cause.cause)) : cause.cause;
-  error.remedy = cause.remedy;
+  error.remedy = std::move(cause.remedy);
   error.native = cause.native;
   return error;
 }

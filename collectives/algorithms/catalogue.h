@@ -43,7 +43,7 @@ Schedule dissemination_barrier(const Shape& shape);
 /// The algorithm called `name`, or for "auto" the cheaper one by rounds and bytes: a round costs as much as
 /// `round_cost_bytes` more on the wire. `bytes`: of one rank's vector. The same at every rank that passes the
 /// same. Errors: not_found (lists the names).
-inline constexpr std::uint64_t round_cost_bytes = 32 * 1024;
+inline constexpr std::uint64_t round_cost_bytes = std::uint64_t{32} * 1024;
 Result<const Algorithm*> choose(Operation operation, std::string_view name, std::uint32_t ranks,
                                 std::uint64_t bytes);
 
