@@ -16,7 +16,7 @@ constexpr const char* kStage = "ask the pool's helper process";
 constexpr int kLongest = 86'400'000;  // ms: a day
 
 // The helper knows better what it waits for: its own answer at the deadline comes first.
-constexpr auto kLater = std::chrono::seconds(2);
+constexpr auto kLater = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -52,7 +52,25 @@ Result<ReplyBody> HelperChannel::call(Ask ask, Deadline deadline) {
 
 void HelperChannel::tell(Ask ask) {
   if (!check_process()) return;
-  static_cast<void>(send({0, 10'000, std::move(ask)}, Deadline::in(Clock::duration::zero())));
+  std::unique_lock lock(mutex_);
+  unsaid_.push_back({0, 10'000, std::move(ask)});
+  if (!sending_) say_unsaid(lock);
+}
+
+// What does not fit now is said with the next request.
+void HelperChannel::say_unsaid(std::unique_lock<std::mutex>& lock) {
+  pollfd writable{socket_.get(), POLLOUT, 0};
+  while (!broken_ && !unsaid_.empty() && ::poll(&writable, 1, 0) > 0) {
+    const auto frame = encode(unsaid_.front());
+    unsaid_.erase(unsaid_.begin());
+    sending_ = true;
+    lock.unlock();
+    const auto sent = send_frame(socket_.get(), frame, Deadline::in(kLater));
+    lock.lock();
+    sending_ = false;
+    if (!sent) give_up(sent.error());
+  }
+  changed_.notify_all();
 }
 
 // A frame that was sent in part would spoil the next: after that nothing can be said any more.
@@ -60,12 +78,18 @@ Result<void> HelperChannel::send(const Request& request, Deadline deadline) {
   const auto frame = encode(request);
   if (frame.size() > max_frame)
     return fail(ErrorCode::invalid_argument, kStage, "a text or file of more than 1 MiB");
-  const std::unique_lock sending(send_mutex_, deadline.when());
-  if (!sending) return fail(ErrorCode::deadline_exceeded, kStage, "it takes nothing from other threads");
-  auto sent = send_frame(socket_.get(), frame, deadline);
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_until(lock, deadline.when(), [this] { return !sending_; }))
+    return fail(ErrorCode::deadline_exceeded, kStage, "it takes nothing from other threads");
+  if (broken_) return fail(*broken_);
+  sending_ = true;
+  lock.unlock();
+  const auto sent = send_frame(socket_.get(), frame, deadline);
+  lock.lock();
+  sending_ = false;
+  if (!sent) give_up(sent.error());
+  say_unsaid(lock);
   if (sent) return {};
-  const std::lock_guard lock(mutex_);
-  give_up(sent.error());
   return fail(*broken_);
 }
 

@@ -30,7 +30,7 @@ class HelperChannel {
   /// The helper gets until `deadline`; a little later this call gives up by itself. Errors: those of the
   /// helper, peer_failed (it is gone), deadline_exceeded (it does not answer), protocol_error.
   Result<ReplyBody> call(Ask ask, Deadline deadline);
-  /// Says it if that needs no waiting.
+  /// Says it, now or with what is said next: does not wait.
   void tell(Ask ask);
   /// Why a lease is over, or the helper is; nullopt while all is well. Reads what has arrived, never waits.
   std::optional<Error> lost(LeaseNumber lease);
@@ -41,6 +41,7 @@ class HelperChannel {
 
   Result<void> check_process() const;
   Result<void> send(const Request& request, Deadline deadline);
+  void say_unsaid(std::unique_lock<std::mutex>& lock);
   Result<ReplyBody> wait_for(std::uint64_t id, std::unique_lock<std::mutex>& lock, Deadline deadline);
   /// Reads for everybody, until `deadline` or the first bytes; the lock is open meanwhile.
   void read(std::unique_lock<std::mutex>& lock, Deadline deadline);
@@ -49,14 +50,14 @@ class HelperChannel {
 
   const UniqueFd socket_, words_;
   const pid_t owner_;
-  std::timed_mutex send_mutex_;
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
   FrameBuffer arrived_;
-  bool reading_ = false;
+  bool reading_ = false, sending_ = false;  ///< by one thread each, with the lock open
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, Slot> waiting_;
   std::map<LeaseNumber, Error> lost_;
+  std::vector<Request> unsaid_;
   std::vector<LeaseNumber> unclaimed_;  ///< leases granted to a call that had given up
   std::optional<Error> broken_;
 };

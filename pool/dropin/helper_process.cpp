@@ -98,6 +98,17 @@ std::vector<char*> environment() {
   return kept;
 }
 
+// For lib/, and for lib/x86_64-linux-gnu/ as Debian has it. None where the library's file is gone.
+std::vector<fs::path> beside_the_library() {
+  Dl_info library{};
+  if (::dladdr(reinterpret_cast<const void*>(&find_helper), &library) == 0) return {};
+  std::error_code error;
+  const auto file = fs::canonical(library.dli_fname, error);
+  if (error) return {};
+  const auto above = file.parent_path().parent_path();
+  return {above / "bin" / "cenote", above.parent_path() / "bin" / "cenote"};
+}
+
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) return fmt::format("it was killed by signal {}", WTERMSIG(status));
   return fmt::format("it ended with code {}", WEXITSTATUS(status));
@@ -106,27 +117,17 @@ std::string how_it_ended(int status) {
 }  // namespace
 
 Result<std::string> find_helper(const std::string& named) {
-  std::vector<fs::path> candidates;
-  if (!named.empty()) {
-    candidates.emplace_back(named);
-  } else {
-    Dl_info library{};
-    std::error_code error;
-    if (::dladdr(reinterpret_cast<const void*>(&find_helper), &library) != 0) {
-      const auto folder = fs::canonical(library.dli_fname, error).parent_path();
-      // lib/, and lib/x86_64-linux-gnu/ as Debian has it.
-      candidates = {folder.parent_path() / "bin" / "cenote",
-                    folder.parent_path().parent_path() / "bin" / "cenote"};
-    }
-  }
+  const auto candidates = named.empty() ? beside_the_library() : std::vector<fs::path>{named};
   for (const auto& candidate : candidates) {
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
   std::string looked;
   for (const auto& candidate : candidates) looked += (looked.empty() ? "" : " or ") + candidate.string();
-  return fail(Error{ErrorCode::not_found, kStage, "there is no program at " + looked}.fix(
-      "install the cenote command with the library, or name it: setting session.helper "
-      "(CENOTE_SESSION_HELPER), or cenote_pool_options.helper"));
+  return fail(Error{
+      ErrorCode::not_found, kStage,
+      looked.empty() ? "the library's own file is not there any more" : "there is no program at " + looked}
+                  .fix("install the cenote command with the library, or name it: setting session.helper "
+                       "(CENOTE_SESSION_HELPER), or cenote_pool_options.helper"));
 }
 
 Result<StartedHelper> StartedHelper::start(const std::string& program) {
@@ -145,6 +146,11 @@ Result<StartedHelper> StartedHelper::start(const std::string& program) {
     return fail(system_error(fmt::format("{} {}", kStage, program), error));
   }
   helper.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
+  if (!helper.pidfd_ && errno != ESRCH) {  // that: it has ended, and the program wants no child reaped
+    const int cause = errno;
+    ::kill(helper.pid_, SIGKILL);
+    return fail(system_error(kStage, cause));
+  }
   helper.socket_ = std::move(sockets.first);
   helper.words_ = std::move(words.first);
   return helper;
@@ -159,7 +165,8 @@ StartedHelper::StartedHelper(StartedHelper&& other) noexcept
 
 StartedHelper::~StartedHelper() {
   if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);  // not reaped, so the number is still the starter's
+  // By the descriptor: the program may have reaped it, and its number be somebody else's.
+  if (pidfd_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -99,20 +99,24 @@ class Server {
     });
   }
 
+  std::shared_ptr<KeptLease> find(LeaseNumber number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = leases_.find(number);
+    return found == leases_.end() ? nullptr : found->second;
+  }
+
+  std::shared_ptr<KeptLease> take_out(LeaseNumber number) {
+    const std::lock_guard lock(mutex_);
+    const auto node = leases_.extract(number);
+    return node.empty() ? nullptr : node.mapped();
+  }
+
   // The lease that a request is about; a forgotten one leaves the table here.
   std::shared_ptr<KeptLease> kept_for(const Ask& ask) {
-    const std::lock_guard lock(mutex_);
-    const auto find = [&](LeaseNumber number) {
-      const auto found = leases_.find(number);
-      return found == leases_.end() ? nullptr : found->second;
-    };
     if (const auto* open = std::get_if<OpenAsk>(&ask)) return find(open->lease);
     if (const auto* release = std::get_if<ReleaseAsk>(&ask)) return find(release->lease);
-    const auto* forget = std::get_if<ForgetAsk>(&ask);
-    if (forget == nullptr) return nullptr;
-    auto kept = find(forget->lease);
-    leases_.erase(forget->lease);
-    return kept;
+    if (const auto* forget = std::get_if<ForgetAsk>(&ask)) return take_out(forget->lease);
+    return nullptr;
   }
 
   Result<ReplyBody> done(const ConnectAsk& ask, const std::shared_ptr<KeptLease>&, Deadline) {
@@ -157,8 +161,7 @@ class Server {
   Result<ReplyBody> done(const ReleaseAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
     if (!kept) return unknown("release a lease");
     CENOTE_TRY(kept->lease->release(deadline));
-    const std::lock_guard lock(mutex_);
-    leases_.erase(ask.lease);
+    static_cast<void>(take_out(ask.lease));
     return DoneReply{};
   }
 
@@ -186,7 +189,7 @@ class Server {
 
   // After the answer that tells of a lease: the program knows the number by then.
   void watch(LeaseNumber number) {
-    const auto kept = kept_for(OpenAsk{number, {}});
+    const auto kept = find(number);
     if (!kept) return;
     kept->lease->on_loss([this, number](const Error& error) { answer(0, LostReply{number, error}); });
   }
@@ -205,16 +208,25 @@ class Server {
   void finish() {
     ending_.raise();
     ::shutdown(socket_.get(), SHUT_RDWR);
-    for (auto& task : tasks_) task.thread.join();  // each has a deadline
-    tasks_.clear();
     const auto deadline = Deadline::in(kGiveBack);
+    give_back(deadline);  // before the requests in flight are over: they may take as long as their deadlines
+    for (auto& task : tasks_) task.thread.join();
+    tasks_.clear();
+    give_back(deadline);
+  }
+
+  void give_back(Deadline deadline) {
+    std::map<LeaseNumber, std::shared_ptr<KeptLease>> leases;
+    {
+      const std::lock_guard lock(mutex_);
+      leases.swap(leases_);
+    }
     std::vector<std::thread> returns;
-    for (auto& [number, kept] : leases_) {
+    for (auto& [number, kept] : leases) {
       if (!kept->ours || kept->lease->lost()) continue;
-      returns.emplace_back([&kept, deadline] { static_cast<void>(kept->lease->release(deadline)); });
+      returns.emplace_back([&lease = *kept->lease, deadline] { static_cast<void>(lease.release(deadline)); });
     }
     for (auto& thread : returns) thread.join();
-    leases_.clear();
   }
 
   const UniqueFd socket_, program_;

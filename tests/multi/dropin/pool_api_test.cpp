@@ -43,7 +43,7 @@ std::string script(const TemporaryFolder& folder, const std::string& body) {
 TEST_F(PoolApi, LeasedGpusComputeAndReduceAmongThemselves) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 4"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 4"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 4 devices");
   EXPECT_EQ(program.say("memory 0 3").text, "1");
@@ -55,7 +55,7 @@ TEST_F(PoolApi, LeasedGpusComputeAndReduceAmongThemselves) {
 TEST_F(PoolApi, ALeaseTellsItsNameAndItsDevices) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  const auto leased = program.say("lease 0 0 4");
+  const auto leased = program.lease("0 0 4");
   ASSERT_EQ(leased, CENOTE_SUCCESS) << leased;
   const auto listed = cluster->client()->leases(patience());
   ASSERT_TRUE(listed) << listed.error().message();
@@ -76,7 +76,7 @@ TEST_F(PoolApi, ALeaseTellsItsNameAndItsDevices) {
 TEST_F(PoolApi, ASessionOpenedAgainEndsTheFirst) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 1"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("work 1 " + kPtx).text, "0 wrong on 2 devices");
@@ -95,7 +95,7 @@ TEST_F(PoolApi, AnImpossibleRequestSaysWhatThePoolHas) {
 TEST_F(PoolApi, NoFreeGpuIsResourceExhausted) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 4"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 4"), CENOTE_SUCCESS);
   const auto refused = program.say("lease 0 1 1");
   EXPECT_EQ(refused, CENOTE_RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.text, HasSubstr("free"));
@@ -105,7 +105,7 @@ TEST_F(PoolApi, ABrokerThatIsNotThereIsNamed) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect("broker=127.0.0.1:1")), CENOTE_SUCCESS) << "nothing is asked yet";
   const auto refused = program.say("lease 0 0 1 0 500");
-  EXPECT_EQ(refused, CENOTE_PEER_FAILED);
+  EXPECT_TRUE(refused == CENOTE_PEER_FAILED || refused == CENOTE_DEADLINE_EXCEEDED) << refused;
   EXPECT_THAT(refused.text, HasSubstr("127.0.0.1:1"));
 }
 
@@ -122,7 +122,7 @@ TEST_F(PoolApi, TheEnvironmentCountsOnlyWhereTheProgramWantsIt) {
   PoolProgram program({{"CENOTE_TLS_DIR", "/nonexistent"}, {"CENOTE_NO_SUCH_SETTING", "1"}});
   EXPECT_EQ(program.say("connect 1 env"), CENOTE_INVALID_ARGUMENT);
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS) << "neither the library nor its helper reads it";
-  EXPECT_EQ(program.say("lease 0 0 1"), CENOTE_SUCCESS);
+  EXPECT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
 }
 
 TEST_F(PoolApi, AHelperThatIsNotThereIsNamedWithTheRemedy) {
@@ -156,7 +156,7 @@ TEST_F(PoolApi, AProgramThatIsNoHelperIsRefused) {
 TEST_F(PoolApi, AReleasedLeaseIsOverAndCannotBeReleasedAgain) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 1"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("release 0"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("state 0"), CENOTE_NOT_FOUND);
   EXPECT_EQ(program.say("release 0"), CENOTE_NOT_FOUND);
@@ -169,7 +169,7 @@ TEST_F(PoolApi, AReleasedLeaseIsOverAndCannotBeReleasedAgain) {
 TEST_F(PoolApi, NoHandleNoPointerAndNoSuchDeviceAreInvalidArguments) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 1"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("bad 0").text, "19 of 19 refused, told 1, addresses 12 12, module 12");
   EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 1 devices") << "and the session goes on";
@@ -179,7 +179,7 @@ TEST_F(PoolApi, NoHandleNoPointerAndNoSuchDeviceAreInvalidArguments) {
 TEST_F(PoolApi, TheWorkersDeathNamesTheDeviceAndEndsTheLease) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  const auto leased = program.say("lease 0 0 1 1000");
+  const auto leased = program.lease("0 0 1 6000");
   ASSERT_EQ(leased, CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("work 0 " + kPtx), CENOTE_SUCCESS);
@@ -197,7 +197,7 @@ TEST_F(PoolApi, TheWorkersDeathNamesTheDeviceAndEndsTheLease) {
 TEST_F(PoolApi, ADeadHelperIsTheReasonOfEveryLossAndNothingHangs) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 2 2000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2 6000"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   ASSERT_EQ(program.helpers().size(), 1U);
   ASSERT_EQ(::kill(program.helpers().front(), SIGKILL), 0);
@@ -212,14 +212,14 @@ TEST_F(PoolApi, ADeadHelperIsTheReasonOfEveryLossAndNothingHangs) {
     EXPECT_EQ(program.say(command), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("children").text, "none");
   EXPECT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  EXPECT_EQ(program.say("lease 0 0 4"), CENOTE_SUCCESS) << "a new helper, a new lease";
+  EXPECT_EQ(program.lease("0 0 4"), CENOTE_SUCCESS) << "a new helper, a new lease";
 }
 
 TEST_F(PoolApi, AKilledProgramsLeasesAreGivenBackAtOnce) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 2 3600000"), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 1 1 3600000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2 3600000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 1 1 3600000"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   const auto pid = program.pid();
   ASSERT_EQ(program.helpers().size(), 1U);
@@ -231,7 +231,7 @@ TEST_F(PoolApi, AKilledProgramsLeasesAreGivenBackAtOnce) {
 TEST_F(PoolApi, AChildThatLivesOnDoesNotKeepAKilledProgramsLeases) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 4 3600000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 4 3600000"), CENOTE_SUCCESS);
   const auto child = std::stoi(program.say("linger").text);
   program.kill();
   EXPECT_TRUE(alive(child)) << "it has the socket to the helper still";
@@ -242,7 +242,7 @@ TEST_F(PoolApi, AChildThatLivesOnDoesNotKeepAKilledProgramsLeases) {
 TEST_F(PoolApi, AProgramThatEndsWithoutAWordGivesItsLeasesBack) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 4 3600000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 4 3600000"), CENOTE_SUCCESS);
   EXPECT_EQ(program.finish(), 0);
   EXPECT_TRUE(eventually([&] { return cluster->idle(); }));
 }
@@ -250,8 +250,8 @@ TEST_F(PoolApi, AProgramThatEndsWithoutAWordGivesItsLeasesBack) {
 TEST_F(PoolApi, ADestroyedLeaseIsNeitherRenewedNorGivenBack) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 1 3000"), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 1 1 3600000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1 3000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 1 1 3600000"), CENOTE_SUCCESS);
   const auto pid = program.pid();
   EXPECT_EQ(program.say("destroy 0"), CENOTE_SUCCESS);
   EXPECT_TRUE(eventually([&] { return cluster->leases() == 1; })) << "it ends with its ttl";
@@ -269,14 +269,14 @@ TEST_F(PoolApi, ADestroyedLeaseIsNeitherRenewedNorGivenBack) {
 TEST_F(PoolApi, AStoppedProgramKeepsItsLease) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 1 1000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1 4000"), CENOTE_SUCCESS);
   const auto expires = [] {
     const auto leases = cluster->client()->leases(patience());
     return leases && !leases->empty() ? leases->front().expires_unix_ms : 0;
   };
   program.signal(SIGSTOP);
   const auto before = expires();
-  EXPECT_TRUE(eventually([&] { return expires() > before + 3000; })) << "renewed past three times its length";
+  EXPECT_TRUE(eventually([&] { return expires() > before + 4000; })) << "renewed past its length";
   program.signal(SIGCONT);
   EXPECT_EQ(program.say("state 0"), CENOTE_SUCCESS);
 }
@@ -287,11 +287,10 @@ TEST_F(PoolApi, AStoppedHelperIsADeadlineAndItsLateGrantIsGivenBack) {
   ASSERT_EQ(program.helpers().size(), 1U);
   const auto helper = program.helpers().front();
   ASSERT_EQ(::kill(helper, SIGSTOP), 0);
-  EXPECT_EQ(program.say("lease 0 0 2 3600000 300"), CENOTE_DEADLINE_EXCEEDED);
+  EXPECT_EQ(program.say("lease 0 0 2 3000 300"), CENOTE_DEADLINE_EXCEEDED);
   ASSERT_EQ(::kill(helper, SIGCONT), 0);
   // The request is still there for the helper, and may be granted now: nobody waits for it any more.
-  ASSERT_TRUE(eventually([&] { return program.say("lease 0 1 4") == CENOTE_SUCCESS; }))
-      << program.say("lease 0 1 4");
+  EXPECT_EQ(program.lease("0 1 4"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("state 1"), CENOTE_SUCCESS);
 }
 
@@ -302,8 +301,8 @@ TEST_F(PoolApi, TwoPoolsInOneProgramKnowNothingOfEachOther) {
   ASSERT_EQ(first.size(), 1U);
   ASSERT_EQ(program.say("connect 1 " + config()), CENOTE_SUCCESS);
   ASSERT_EQ(program.helpers().size(), 2U);
-  ASSERT_EQ(program.say("lease 0 0 2 2000"), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 1 1 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2 6000"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("1 1 2"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 1 1"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 2 devices");
@@ -318,7 +317,7 @@ TEST_F(PoolApi, TwoPoolsInOneProgramKnowNothingOfEachOther) {
 TEST_F(PoolApi, LeasesOutliveTheirPool) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("disconnect 0"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 2 devices");
@@ -338,7 +337,7 @@ TEST_F(PoolApi, ThreadsLeaseAndWorkAtTheSameTime) {
 TEST_F(PoolApi, AChildOfForkIsRefusedAndItsParentGoesOn) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
-  ASSERT_EQ(program.say("lease 0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("fork 0 0").text, "child 0");
   EXPECT_EQ(program.say("state 0"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
@@ -365,6 +364,18 @@ TEST_F(PoolApi, TheHelperIsNoChildOfTheProgramAndHasNothingOfIt) {
   EXPECT_EQ(program.say("children").text, "none");
 }
 
+TEST_F(PoolApi, ADaemonWithoutStandardDescriptorsThatIgnoresItsChildrenIsServedAlike) {
+  PoolProgram program;
+  ASSERT_EQ(program.say("odd").text, "odd");
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  const auto folder = std::filesystem::path("/proc") / std::to_string(program.pid()) / "fd";
+  for (const auto* standard : {"0", "1", "2"})
+    EXPECT_FALSE(std::filesystem::is_symlink(folder / standard)) << "what it prints would go to the helper";
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
+  EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 2 devices");
+}
+
 TEST_F(PoolApi, ACtrlCOfTheProgramDoesNotReachTheHelper) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
@@ -372,12 +383,19 @@ TEST_F(PoolApi, ACtrlCOfTheProgramDoesNotReachTheHelper) {
   const auto helper = program.helpers().front();
   EXPECT_NE(::getpgid(helper), ::getpgid(program.pid()));
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ASSERT_EQ(::kill(helper, number), 0);
-  EXPECT_EQ(program.say("lease 0 0 1"), CENOTE_SUCCESS) << "it is there for as long as the program is";
+  EXPECT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS) << "it is there for as long as the program is";
+}
+
+TEST_F(PoolApi, AHelperStartedByHandSaysWhatToDoInstead) {
+  const auto ran = cluster->run({"session", "--for", "1"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.error, AllOf(StartsWith("cenote session: "), HasSubstr("cenote lease --gpus N")));
 }
 
 TEST_F(PoolApi, ADetachedLeaseIsAdoptedAndNotGivenBackByItsUser) {
   TemporaryFolder folder = std::move(*TemporaryFolder::create("cenote-test"));
-  const auto detached = cluster->run({"lease", "--gpus", "2", "--ttl", "1h", "--detach"});
+  const auto detached =
+      cluster->run({"lease", "--gpus", "2", "--ttl", "1h", "--wait", "--timeout", "60", "--detach"});
   ASSERT_EQ(detached.exit_code, 0) << detached.error;
   std::ofstream(folder.file("lease.json")) << detached.output;
   {
@@ -400,8 +418,9 @@ TEST_F(PoolApi, ADetachedLeaseIsAdoptedAndNotGivenBackByItsUser) {
 }
 
 TEST_F(PoolApi, AProgramUnderCenoteLeaseAdoptsItsLeaseByTheSettings) {
-  const auto ran = cluster->run({"lease", "--gpus", "2", "--", "env", "CENOTE_CONFIG_FILE=" + config(),
-                                 kPoolProgram, "connect 0 env", "adopt 0 0", "open 0 0", "work 0 " + kPtx});
+  const auto ran = cluster->run({"lease", "--gpus", "2", "--wait", "--timeout", "60", "--", "env",
+                                 "CENOTE_CONFIG_FILE=" + config(), kPoolProgram, "connect 0 env", "adopt 0 0",
+                                 "open 0 0", "work 0 " + kPtx});
   EXPECT_EQ(ran.exit_code, 0) << ran.error;
   EXPECT_THAT(ran.output, HasSubstr("0 wrong on 2 devices")) << ran.error;
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cenote/pool.h"
 #include "pool/cli/child_process.h"
 #include "tests/multi/agent/cluster.h"
 #include "tests/test_paths.h"
@@ -52,6 +53,15 @@ class PoolProgram {
   Answer say(const std::string& command) {
     send(command);
     return hear();
+  }
+  /// "P L GPUS [TTL_MS]": asked again while the devices of an earlier lease are being cleared.
+  Answer lease(const std::string& what) {
+    Answer answer;
+    EXPECT_TRUE(eventually([&] {
+      answer = say("lease " + what);
+      return answer.status != CENOTE_RESOURCE_EXHAUSTED;
+    })) << answer;
+    return answer;
   }
   void send(const std::string& command) {
     const auto line = command + "\n";

@@ -171,6 +171,57 @@ TEST_F(ChannelTest, TheLossOfALeaseIsThatLeasesAlone) {
   EXPECT_TRUE(std::holds_alternative<ForgetAsk>(next_request().ask));
 }
 
+TEST_F(ChannelTest, WhatIsToldByManyThreadsArrivesAllOfIt) {
+  constexpr int kThreads = 4, kEach = 10;  // what a socket holds that nobody reads yet
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) channel->tell(ForgetAsk{static_cast<LeaseNumber>(t * kEach + i)});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::thread asking(
+      [&] { EXPECT_TRUE(channel->call(ReleaseAsk{1}, patience())); });  // takes along what is left
+  std::vector<LeaseNumber> heard;
+  for (bool asked = false; !asked || heard.size() < kThreads * kEach;) {
+    const auto request = next_request();
+    if (const auto* forget = std::get_if<ForgetAsk>(&request.ask)) {
+      heard.push_back(forget->lease);
+    } else {
+      reply(request.id, DoneReply{});
+      asked = true;
+    }
+  }
+  asking.join();
+  std::ranges::sort(heard);
+  for (std::size_t i = 0; i < heard.size(); ++i) ASSERT_EQ(heard[i], i);
+}
+
+TEST_F(ChannelTest, ATellThatDoesNotFitWaitsForTheNextRequestAndHoldsNobodyUp) {
+  // The helper reads nothing: the socket fills up.
+  constexpr LeaseNumber kMany = 20'000;
+  for (LeaseNumber lease = 0; lease < kMany; ++lease) channel->tell(ForgetAsk{lease});
+  std::thread serving([&] {
+    LeaseNumber heard = 0;
+    while (heard < kMany) {
+      const auto request = next_request();
+      if (std::holds_alternative<ForgetAsk>(request.ask)) {
+        EXPECT_EQ(std::get<ForgetAsk>(request.ask).lease, heard++);
+      } else {
+        reply(request.id, DoneReply{});
+      }
+    }
+  });
+  // Each request takes along what fits.
+  std::thread asking([&] {
+    while (channel->call(ReleaseAsk{1}, patience())) {
+    }
+  });
+  serving.join();
+  helper.reset();  // whoever still asks is told that nobody answers
+  asking.join();
+}
+
 TEST_F(ChannelTest, NonsenseIsAProtocolErrorForAllWhoWait) {
   std::thread serving([&] {
     next_request();
