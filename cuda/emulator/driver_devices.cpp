@@ -71,8 +71,7 @@ std::optional<int> model_attribute(const CardModel& model, DeviceAttribute attri
     case DeviceAttribute::max_shared_memory_per_block_optin:
       return model.shared_optin_bytes;
     case DeviceAttribute::gpu_direct_rdma:
-      return model.gpu_direct_rdma ? 1 : 0;
-    // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: the flush call exists.
+    // 1 is also CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: the flush call exists.
     case DeviceAttribute::gpu_direct_rdma_flush_writes_options:
       return model.gpu_direct_rdma ? 1 : 0;
     // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE: what a NIC wrote is invisible until the flush.

@@ -83,7 +83,7 @@ bool Machine::atomic(Group& g, const Fragment& f, const Inst& i, const std::uint
       T* word = reinterpret_cast<T*>(to);
       const T value = b[lane];
       T old{};
-      if (op == AtomicOp::cas) {
+      if (op == AtomicOp::cas && c != nullptr) {
         old = value;
         __atomic_compare_exchange_n(word, &old, c[lane], false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
       } else if (op == AtomicOp::exch) {

@@ -229,6 +229,7 @@ bool Machine::deadlock() {
              (block ? " at barrier " + std::to_string(f->barrier) : std::string(" at a warp instruction")) +
              " (PTX line " + std::to_string(line) + ")";
     }
+  if (at_fragment == nullptr) return false;  // nothing waits: the block is over
   const auto lane = static_cast<unsigned>(std::find(at_fragment->mask, at_fragment->mask + group_lanes, 1) -
                                           at_fragment->mask);
   fail(*at_group, lane, code_.insts[at_fragment->waiting_at], Status::launch_failed,

@@ -183,7 +183,7 @@ void Machine::start_block(std::uint64_t index) {
   }
 }
 
-void Machine::fail(Group& g, unsigned lane, const ptx::Inst& i, Status status, std::string what) {
+void Machine::fail(Group& g, unsigned lane, const ptx::Inst& i, Status status, const std::string& what) {
   fault.status = status;
   fault.kernel = shared_.entry.name;
   fault.block = block_;

@@ -139,7 +139,7 @@ class Machine {
   bool print(Group& g, const Fragment& f, const ptx::Inst& i, const std::uint8_t* mask);
   bool read_string(Group& g, unsigned lane, std::uint64_t address, std::string& out);
 
-  void fail(Group& g, unsigned lane, const ptx::Inst& i, Status status, std::string what);
+  void fail(Group& g, unsigned lane, const ptx::Inst& i, Status status, const std::string& what);
   [[nodiscard]] Dim3 thread_at(unsigned linear) const;
   void fill_constants(Group& g, const ptx::Function& f);
   void fill_block_constants(Group& g);

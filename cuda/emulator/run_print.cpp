@@ -84,8 +84,9 @@ bool Machine::print(Group& g, const Fragment& f, const Inst& i, const std::uint8
       std::string file;
       if (!read_string(g, lane, second[lane], file)) file = "?";
       const auto line = static_cast<std::uint32_t>(at<std::uint64_t>(g, i.c)[lane]);
-      fail(g, lane, i, Status::assert_failed,
-           "assertion `" + format + "` failed at " + file + ":" + std::to_string(line));
+      std::string text = "assertion `";
+      text.append(format).append("` failed at ").append(file).append(":").append(std::to_string(line));
+      fail(g, lane, i, Status::assert_failed, text);
       return false;
     }
     std::string out;
@@ -113,27 +114,26 @@ bool Machine::print(Group& g, const Fragment& f, const Inst& i, const std::uint8
       std::memcpy(&value, from, bytes);
       argument += bytes;
       ++count;
-      if (!sane(c.flags)) {
-        out += "%?";
-      } else if (std::strchr("di", c.letter) != nullptr) {
+      const char letter = sane(c.flags) && c.letter != '\0' ? c.letter : '?';
+      if (std::strchr("di", letter) != nullptr) {
         out += formatted(c.flags + "lld", wide ? static_cast<long long>(value)
                                                : static_cast<long long>(static_cast<std::int32_t>(value)));
-      } else if (std::strchr("uoxX", c.letter) != nullptr) {
-        out += formatted(c.flags + "ll" + c.letter, static_cast<unsigned long long>(value));
-      } else if (c.letter == 'c') {
+      } else if (std::strchr("uoxX", letter) != nullptr) {
+        out += formatted(c.flags + "ll" + letter, static_cast<unsigned long long>(value));
+      } else if (letter == 'c') {
         out += formatted(c.flags + "c", static_cast<int>(value & 0xFF));
-      } else if (c.letter == 'p') {
+      } else if (letter == 'p') {
         out += formatted(std::string("0x%llx"), static_cast<unsigned long long>(value));
-      } else if (c.letter == 's') {
+      } else if (letter == 's') {
         std::string text;
         addresses_[lane] = value;
         if (!read_string(g, lane, value, text))
           return access_fault(g, i, lane, 1, "load", "no text there", false);
         out += formatted(c.flags + "s", text.c_str());
-      } else if (std::strchr("fFeEgGaA", c.letter) != nullptr) {
+      } else if (std::strchr("fFeEgGaA", letter) != nullptr) {
         double real = 0;
         std::memcpy(&real, &value, sizeof real);
-        out += formatted(c.flags + c.letter, real);
+        out += formatted(c.flags + letter, real);
       } else {
         out += "%?";
       }

@@ -55,7 +55,8 @@ bool Machine::release_warp_barriers(Group& g) {
     for (unsigned lane = f->low; lane < f->high; ++lane)
       if (f->mask[lane]) {
         const unsigned warp = lane / warp_lanes;
-        complete &= (members[lane] & bits_of(g.live_mask + warp * warp_lanes) & ~standing[warp]) == 0;
+        complete &=
+            (members[lane] & bits_of(g.live_mask + std::size_t{warp} * warp_lanes) & ~standing[warp]) == 0;
       }
     if (complete) released.push_back(f.get());
   }
