@@ -212,7 +212,7 @@ void Decoder::move() {
     for (unsigned i = 0; good() && i < count; ++i) {
       if (elements[i].kind == Operand::Kind::sink) continue;
       const Slot d = part == 1 ? temporary(1) : target(elements[i], part);
-      emit(row->op, d, whole, constant(i * part * 8, 4));
+      emit(row->op, d, whole, constant(std::uint64_t{i} * part * 8, 4));
       if (part == 1) resize(target(elements[i], 2), 2, d, 1, false);
     }
     return;
