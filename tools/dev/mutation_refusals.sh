@@ -16,7 +16,7 @@ mutations=(
   'forged signature|RefusalTest.AForgedSignature|pool/lease_token.cpp|/^Result<LeaseToken> unseal/,/^}/ s/; !good) {/; false \&\& !good) {/'
   'copied lease without the key|RefusalTest.ACopiedLeaseWithoutItsKey|pool/lease_token.cpp|/^Result<void> check_proof/,/^}/ s/^      !good) {/      false \&\& !good) {/'
   'older fencing epoch|RefusalTest.AnOlderFencingEpochAtAnAgentThatWasRestarted|pool/agent/lease_gate.cpp|/^Result<void> LeaseGate::check_fence/,/^}/ s/device.epoch < floor->second/false \&\& device.epoch < floor->second/'
-  'client without certificate|RefusalTest.AClientWithoutCertificate|pool/proto/channel.cpp|s/GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY/GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE/'
+  'client without certificate|RefusalTest.AClientWithoutCertificate|pool/proto/channel.cpp|s/GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY/GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY/'
   'client of another authority|RefusalTest.AClientWhoseCertificateAnotherAuthorityIssued|pool/proto/channel.cpp|s/GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY/GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_BUT_DONT_VERIFY/'
   'lease that has ended|RefusalTest.ALeaseThatTheBrokerEnded|pool/agent/lease_gate.cpp|/^Result<void> LeaseGate::check_ended/,/^}/ s/if (over == ended_.end()) return {};/return {};/'
 )
@@ -54,7 +54,7 @@ for mutation in "${mutations[@]}"; do
     status=1
   else
     "$folder/tests/refusal_test" >mutated.log 2>&1 || true
-    failed=$(sed -n 's/^\[  FAILED  \] \(RefusalTest\.[A-Za-z]*\)$/\1/p' mutated.log | sort -u | tr '\n' ' ')
+    failed=$(sed -n 's/^\[  FAILED  \] \(RefusalTest[.A-Za-z]*\)\(: .*\)\?$/\1/p' mutated.log | sort -u | tr '\n' ' ')
     case " $failed " in
       *" $test "*) printf 'caught  %-30s by %s\n' "$name" "$failed" ;;
       *) printf 'MISSED  %-30s %s passes with it (failed: %s)\n' "$name" "$test" "${failed:-none}"; status=1 ;;
