@@ -243,7 +243,7 @@ class Run {
       CENOTE_TRY(device.clear(buffer, kBytes));
       buffers.push_back(buffer);
       streams.push_back(device.stream());
-      devices.push_back(std::move(device));
+      devices.push_back(device);
     }
     auto begun = Clock::now();
     for (int round = -1; round < kBandwidthRounds; ++round) {
