@@ -141,6 +141,7 @@ enum class Opcode : std::uint16_t {
 CENOTE_REMOTE_CALLS(CENOTE_REMOTE_STRUCT, CENOTE_REMOTE_FIELD)
 #undef CENOTE_REMOTE_STRUCT
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type's name takes none
 /// Calls visitor(name, field) for each field, in the order of the wire. `self` may be const.
 #define CENOTE_REMOTE_VISITOR(Struct, name, answered, fields)                                  \
   template <class Visitor>                                                                     \
@@ -153,6 +154,7 @@ CENOTE_REMOTE_CALLS(CENOTE_REMOTE_STRUCT, CENOTE_REMOTE_FIELD)
   }
 CENOTE_REMOTE_CALLS(CENOTE_REMOTE_VISITOR, CENOTE_REMOTE_VISIT)
 #undef CENOTE_REMOTE_VISITOR
+// NOLINTEND(bugprone-macro-parentheses)
 
 #define CENOTE_REMOTE_ALTERNATIVE(Struct, name, answered, fields) , Struct
 /// Any command, decoded.

@@ -101,6 +101,7 @@ void WorkerLane::forget_words() {
     for (const auto& waiting : collectives_) release(waiting.operation.word, waiting.operation.value);
     driver.stream_synchronize(control_);  // holds nothing but such writes
   }
+  fences.reserve(host_waits_.size() + collectives_.size() + words_in_use_.size());
   for (const auto& wait : host_waits_) fences.push_back(wait.fence);
   for (const auto& waiting : collectives_) fences.push_back(waiting.fence);
   for (const auto& use : words_in_use_) fences.push_back(use.first);
