@@ -28,6 +28,7 @@ extern "C" __attribute__((visibility("default"))) void cenote_standin_reset(
 
 extern "C" __attribute__((visibility("default"))) void cenote_standin_cards(unsigned cards, std::size_t bytes,
                                                                             unsigned long long seed) {
+  if (cards == 0) return cenote_standin_reset(nullptr);
   cenote::cuda::EmulatorOptions options;
   options.devices.assign(cards, {});
   for (auto& card : options.devices) card.memory_bytes = bytes;

@@ -280,7 +280,9 @@ static int all(const char* path) {
   TRY(open_driver(&driver, path));
   TRY(over(&driver, path, "shm", 0));
   TRY(over(&driver, path, "tcp", 1));
-  return without_a_driver(&driver);
+  TRY(without_a_driver(&driver));
+  driver.cards(0, 0, 0); /* ends its threads */
+  return 0;
 }
 
 int main(int argc, char** argv) {
