@@ -1,6 +1,7 @@
 #include "pool/cli/child_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -40,12 +41,13 @@ std::vector<std::string> merged_environment(const ChildOptions& options) {
       merged.push_back(text);
     }
   }
-  for (const auto& [name, value] : more) merged.push_back(name + "=" + value);
+  for (const auto& [name, value] : more) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> list;
+  list.reserve(texts.size() + 1);
   for (auto& text : texts) list.push_back(text.data());
   list.push_back(nullptr);
   return list;

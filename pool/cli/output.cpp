@@ -62,6 +62,7 @@ json to_json(const AgentState& agent) {
 
 std::string devices_text(const LeaseInfo& lease) {
   std::vector<std::string> texts;
+  texts.reserve(lease.devices.size());
   for (const auto& device : lease.devices) texts.push_back(device.model + "@" + device.agent);
   return fmt::format("{}", fmt::join(texts, " "));
 }
