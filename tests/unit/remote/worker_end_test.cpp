@@ -42,6 +42,7 @@ void take_device(cuda::Driver& client, cuda::Stream& stream, cuda::DevicePtr& me
   ASSERT_EQ(client.ctx_set_current(context), Status::success);
   ASSERT_EQ(client.mem_alloc(&memory, 8 * MiB), Status::success);
   ASSERT_EQ(client.memset_d8(memory, 0, 8 * MiB), Status::success);
+  ASSERT_EQ(client.ctx_synchronize(), Status::success);
   ASSERT_EQ(client.stream_create(&stream, cuda::stream_non_blocking), Status::success);
 }
 
