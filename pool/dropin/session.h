@@ -46,10 +46,11 @@ class SessionServer {
   std::thread thread_;
 };
 
-/// Opens the session at `path` and connects to its workers. Errors: not_found (nobody serves there), what the
-/// server's lease refused, what connecting to a worker met.
+/// Opens the session at `path` and connects to its workers, which count as lost after `worker_timeout` of
+/// silence. Errors: not_found (nobody serves there), what the server's lease refused, what connecting to a
+/// worker met.
 Result<std::unique_ptr<remote::RemoteDriver>> open_session(const std::string& path,
                                                            const transport::FabricOptions& fabric,
-                                                           Deadline deadline);
+                                                           Deadline deadline, Clock::duration worker_timeout);
 
 }  // namespace cenote::pool::dropin

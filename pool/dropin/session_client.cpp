@@ -26,11 +26,13 @@ Result<Bytes> ask(const std::string& path, std::span<const std::byte> request, D
 
 Result<std::unique_ptr<remote::RemoteDriver>> open_session(const std::string& path,
                                                            const transport::FabricOptions& options,
-                                                           Deadline deadline) {
+                                                           Deadline deadline,
+                                                           Clock::duration worker_timeout) {
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options));
   CENOTE_ASSIGN(const auto reply, ask(path, fabric->address(), deadline));
   CENOTE_ASSIGN(auto workers, decode_reply(reply));
-  return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline);
+  return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline, nullptr,
+                                       worker_timeout);
 }
 
 }  // namespace cenote::pool::dropin

@@ -301,7 +301,7 @@ void Session::stir() {
 
 Session::~Session() {
   for (auto& worker : workers_) {
-    if (worker->link.endpoint && !worker->lost) worker->link.endpoint->close("the client closed its session");
+    if (worker->link.endpoint && !worker->lost) worker->link.endpoint->close(closed_by_client);
   }
 }
 

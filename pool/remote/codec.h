@@ -17,6 +17,8 @@ namespace cenote::pool::remote {
 /// The reason with which a worker closes that its agent has ended. A lease ends whole, so it mostly says that
 /// another worker of the lease is lost: that one's loss is the cause.
 inline constexpr std::string_view ended_by_its_agent = "the worker was told to end";
+/// The reason with which a client closes that has no more to do.
+inline constexpr std::string_view closed_by_client = "the client closed its session";
 
 inline constexpr std::size_t command_header = 8;
 

@@ -176,11 +176,9 @@ void WorkerImpl::tear_down() {
 
 Result<void> WorkerImpl::serve(const CancelFlag& cancel) {
   auto ended = session(cancel);
-  // A client that says goodbye closes at once: the news of the closing may overtake the goodbye.
-  const auto said = [](const auto& lane) { return lane->said_goodbye(); };
-  if (!ended && link_.endpoint && link_.endpoint->failure() &&
-      (shared_.goodbye || std::any_of(shared_.lanes.begin(), shared_.lanes.end(), said)))
-    ended = Result<void>{};
+  // A client that leaves closes at once: its goodbye may be overtaken, or find no room in the ring.
+  const auto broken = link_.endpoint ? link_.endpoint->failure() : std::nullopt;
+  if (broken && (shared_.goodbye || broken->cause.ends_with(closed_by_client))) ended = Result<void>{};
   const auto until = Deadline::in(close_patience);
   for (auto& lane : shared_.lanes) settled_ = lane->settle(until) && settled_;
   if (link_.endpoint) link_.endpoint->close(ended ? "the session is over" : ended.error().message());

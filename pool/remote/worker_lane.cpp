@@ -177,23 +177,6 @@ Clock::duration WorkerLane::patience() const {
   return std::chrono::seconds(1);
 }
 
-bool WorkerLane::said_goodbye() {
-  if (!in_) return false;
-  for (auto left = ring_slots; left != 0; --left) {
-    while (!rest_.empty()) {
-      const auto size = command_size(rest_);
-      if (!size) return false;
-      const auto command = decode(rest_.first(*size));
-      if (command && std::holds_alternative<Goodbye>(*command)) return true;
-      rest_ = rest_.subspan(*size);
-    }
-    const auto batch = in_->next();
-    if (!batch || !*batch) return false;
-    rest_ = (*batch)->commands;
-  }
-  return false;
-}
-
 // ---- answers
 
 Result<void> WorkerLane::answer_text(std::uint64_t request, Status status, std::uint64_t a, std::uint64_t b,

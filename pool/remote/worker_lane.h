@@ -62,8 +62,6 @@ class WorkerLane {
   /// Frees the client's memory.
   void give_back();
 
-  /// Whether the client's last commands, executed or not, say that it left by its own will.
-  [[nodiscard]] bool said_goodbye();
   /// How long the serving thread may sleep without looking here; forever when everything wakes it.
   [[nodiscard]] Clock::duration patience() const;
   [[nodiscard]] WorkerLoad::PerDevice load() const;

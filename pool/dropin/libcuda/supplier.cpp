@@ -22,7 +22,8 @@ Result<std::unique_ptr<pool::remote::RemoteDriver>> open() {
   transport::FabricOptions fabric;
   fabric.transports = settings.list("transports");
   fabric.tcp_host = settings.text("tcp.host");
-  return pool::dropin::open_session(socket, fabric, Deadline::in(settings.duration("session.timeout")));
+  return pool::dropin::open_session(socket, fabric, Deadline::in(settings.duration("session.timeout")),
+                                    settings.duration("worker.timeout"));
 }
 
 Driver* make() {
