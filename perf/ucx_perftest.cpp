@@ -44,6 +44,7 @@ class Child {
     if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return fail(system_error("start " + arguments[0], errno));
     UniqueFd read_end(pipe_fds[0]), write_end(pipe_fds[1]);
     std::vector<char*> raw;
+    raw.reserve(arguments.size() + 1);
     for (const auto& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
     raw.push_back(nullptr);
     const std::string setting = "UCX_TLS=" + transports;

@@ -101,7 +101,7 @@ class Decoder {
     unsigned line;
   };
   /// Of the function being decoded.
-  struct Body {
+  struct Body {                        // NOLINT(bugprone-reserved-identifier): a name in the implicit copy
     std::vector<std::uint8_t> widths;  ///< of the virtual registers; the parameter words come first
     std::map<std::tuple<int, unsigned, std::uint64_t, std::uint32_t>, std::uint32_t> constants;
     std::unordered_map<std::string_view, std::uint32_t> labels;

@@ -493,10 +493,7 @@ Operand Decoder::address() {
       error("'" + std::string(base.name) + "' is no address");
     if (base.kind == Operand::Kind::symbol) o.value = base.value, base.value = 0;
     o.elements.push_back(base);
-    if (lex_.accept('+'))
-      o.value += integer_expression();
-    else if (lex_.peek().is('-'))
-      o.value += integer_expression();
+    if (lex_.accept('+') || lex_.peek().is('-')) o.value += integer_expression();
   }
   if (good() && lex_.peek().is(','))
     error("addresses with several parts (textures) are not supported", ErrorCode::not_supported);

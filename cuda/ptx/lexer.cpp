@@ -113,9 +113,7 @@ Token Lexer::take_dotted() {
   Token t = next_;
   auto end = start_ + t.text.size();
   while (end < text_.size()) {
-    if (is_word(text_[end]))
-      ++end;
-    else if (text_[end] == '.' && end + 1 < text_.size() && is_word(text_[end + 1]))
+    if (is_word(text_[end]) || (text_[end] == '.' && end + 1 < text_.size() && is_word(text_[end + 1])))
       ++end;
     else if (text_.substr(end, 2) == "::")
       end += 2;
