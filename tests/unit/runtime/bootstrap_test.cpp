@@ -128,7 +128,7 @@ TEST(Bootstrap, JoinNamesTheRanksThatHaveNotArrived) {
   std::vector<std::jthread> threads;
   for (const std::uint32_t rank : {0U, 1U, 2U, 4U, 5U, 6U}) {
     threads.emplace_back([&root, rank] {
-      const auto group = Bootstrap::join(root->id(), rank, 8, Deadline::in(1500ms));
+      const auto group = Bootstrap::join(root->id(), rank, 8, Deadline::in(6s));
       ASSERT_FALSE(group);
       EXPECT_EQ(group.error().code, ErrorCode::deadline_exceeded);
       EXPECT_THAT(group.error().message(), HasSubstr("ranks 3, 7 of 8 have not arrived"));
@@ -139,7 +139,7 @@ TEST(Bootstrap, JoinNamesTheRanksThatHaveNotArrived) {
 
 TEST(Bootstrap, OrphansOfAMissingParentNameItToo) {
   const auto root = make_root();
-  const auto group = Bootstrap::join(root->id(), 9, 10, Deadline::in(400ms));
+  const auto group = Bootstrap::join(root->id(), 9, 10, Deadline::in(3s));
   ASSERT_FALSE(group);
   EXPECT_THAT(group.error().message(), HasSubstr("ranks 0-8 of 10 have not arrived"));
 }
@@ -298,7 +298,7 @@ TEST(Bootstrap, ASilentRankIsNamedWhenTheDeadlinePasses) {
   std::latch over(10);
   with_ranks(11, [&](Bootstrap& group) {
     if (group.rank() == 9) return over.wait();  // alive, and never calls; child of rank 1
-    const auto met = group.barrier(group.rank() == 0 ? Deadline::in(700ms) : soon());
+    const auto met = group.barrier(group.rank() == 0 ? Deadline::in(6s) : soon());
     over.count_down();
     ASSERT_FALSE(met);
     EXPECT_THAT(met.error().message(), HasSubstr("rank 9 of 11 has not taken part"));
