@@ -87,6 +87,20 @@ class Dev(unittest.TestCase):
         self.assertEqual(2, refused.returncode)
         self.assertIn("--list", refused.stderr)
 
+    def test_takes_the_value_of_a_bench_option_for_no_bench(self):
+        for option in (["--only", "shm put"], ["--pairs", "5"], ["--launches", "1000"]):
+            refused = self.run_dev("bench", *option, "nonsense")
+            self.assertEqual(2, refused.returncode)
+            self.assertIn("no bench 'nonsense'", refused.stderr)
+
+    def test_takes_a_relative_file_from_the_callers_folder(self):
+        script = (f'ROOT={ROOT} CALLER=/caller; source {ROOT}/tools/dev/stages.sh; '
+                  'demo_words --epochs 2 --json a.json --data=b/c.csv --data /d.csv --kill broker --json; '
+                  'printf "%s|" "${words[@]}"')
+        words = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual("--epochs|2|--json|/caller/a.json|--data=/caller/b/c.csv|--data|/d.csv|--kill|broker|--json|",
+                         words.stdout)
+
     def test_a_stage_ended_by_a_signal_takes_its_processes_along(self):
         script = f'ROOT={ROOT}; source {ROOT}/tools/dev/stages.sh; LOG=$TMPDIR; stage probe sleep 62.5'
         with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,15 @@
 bench_names() { sed -n 's/^cenote_bench(\([a-z_]*\).*/\1/p' perf/CMakeLists.txt | sort; }
 
 run_bench() {
-  local names=() json='' passed=() words
+  local names=() json='' passed=() launches=() words
   while [ $# -gt 0 ]; do
     case "$1" in
       --list) bench_names; return 0 ;;
-      --json) shift; json=${1:?--json takes a file} ;;
+      --json) shift; json=$(from_caller "${1:?--json takes a file}") ;;
+      --json=*) json=$(from_caller "${1#--json=}") ;;
+      --only | --pairs) passed+=("$1" "${2?$1 takes a value}"); shift ;;
+      --launches) launches=("$1" "${2?$1 takes a value}"); shift ;;
+      --launches=*) launches=("$1") ;;
       -*) passed+=("$1") ;;
       *) names+=("$1") ;;
     esac
@@ -27,9 +31,12 @@ run_bench() {
   local status=0 parts targets=("${names[@]%% *}")
   build release "${targets[@]/#/bench_}" cenote
   parts=$(mktemp -d)
-  trap 'rm -rf "$parts"' EXIT
+  # expanded now: when the trap runs, the function and its variables are gone
+  trap "rm -rf '$parts'" EXIT
   for name in "${names[@]}"; do
     read -ra words <<<"$name"
+    # only the remote GPU's rows count launches
+    if [ "${words[0]}" = remote ]; then words+=("${launches[@]}"); fi
     run "build/release/bin/bench_${words[0]}" --json "$parts/${words[0]}.json" "${words[@]:1}" "${passed[@]}" || status=1
   done
   if [ -n "$json" ]; then python3 tools/dev/merge_rows.py "$parts" >"$json"; fi

@@ -1,4 +1,5 @@
-# What ./dev's commands share: stages of one line each, packages, builds. Sourced with ROOT set.
+# What ./dev's commands share: stages of one line each, packages, builds, their callers' files. Sourced with ROOT set,
+# and CALLER: the folder that ./dev was called in.
 
 LOG=$ROOT/build/log
 quiet_stages=${quiet_stages:-}
@@ -98,4 +99,25 @@ need_torch() {
   need_packages python
   stage "make a Python environment" /usr/bin/python3 -m venv "$TORCH_VENV"
   stage "install PyTorch" "$TORCH_VENV/bin/pip" install --quiet numpy torch
+}
+
+# from_caller FILE: as the caller means it, whose folder is not the one that we work in.
+from_caller() {
+  case "$1" in '' | /*) printf '%s' "$1" ;; *) printf '%s' "$CALLER/$1" ;; esac
+}
+
+# demo_words WORD...: into `words`, with the files that they name as the caller means them.
+demo_words() {
+  words=()
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --json | --data)
+        words+=("$1")
+        [ $# -eq 1 ] || { words+=("$(from_caller "$2")"); shift; }
+        ;;
+      --json=* | --data=*) words+=("${1%%=*}=$(from_caller "${1#*=}")") ;;
+      *) words+=("$1") ;;
+    esac
+    shift
+  done
 }
