@@ -376,7 +376,7 @@ TEST(Status, LeavesForeignDetailsAlone) {
   for (const auto* details : {"", "x", "CER1", "CER1\x01\xff\xff\xff\xff"}) {
     const auto error = to_error({grpc::StatusCode::NOT_FOUND, "no such thing", details}, "look", "them");
     EXPECT_EQ(error.code, ErrorCode::not_found);
-    EXPECT_EQ(error.cause, "no such thing");
+    EXPECT_EQ(error.cause, "gRPC reports: no such thing");
     EXPECT_EQ(error.peer, "them");
   }
 }
