@@ -24,12 +24,12 @@ struct Candidate {
 struct Census {
   std::size_t pool = 0;       ///< devices present
   std::size_t model = 0;      ///< of the model
-  std::size_t large = 0;      ///< and large enough
-  std::size_t reachable = 0;  ///< and with a live agent
-  std::size_t busy = 0;       ///< of the reachable ones, too full now
+  std::size_t large = 0;      ///< and large enough; the rest of the counts are of these
+  std::size_t leased = 0;     ///< too full now, whether or not its agent is heard
+  std::size_t silent = 0;     ///< not leased, and without a live agent
+  std::size_t ending = 0;     ///< too full now, but held only by leases that have ended already
   std::uint64_t largest = 0;  ///< memory, of the model
   std::int64_t next_end_ms = -1;
-  std::size_t ending = 0;  ///< of the busy ones, held only by leases that have ended already
 };
 
 std::string gibibytes(std::uint64_t bytes) {
@@ -47,17 +47,22 @@ std::uint32_t compute_for(std::uint64_t memory, std::uint64_t total) {
   return std::clamp<std::uint32_t>(millis, 1, kWholeDevice);
 }
 
-void note_busy(const State& state, const Device& device, Census& census) {
-  ++census.busy;
-  bool active = false;
+/// Whether a lease in force holds a part of it; notes when the first of them ends.
+bool in_force(const State& state, const Device& device, Census& census) {
+  bool any = false;
   for (const auto& holder : device.holders) {
     const auto& lease = state.leases.at(holder.lease);
     if (lease.ended) continue;
-    active = true;
+    any = true;
     if (census.next_end_ms < 0 || lease.expires_ms < census.next_end_ms)
       census.next_end_ms = lease.expires_ms;
   }
-  if (!active) ++census.ending;
+  return any;
+}
+
+bool heard(const State& state, const LoadSnapshot& load, const Device& device) {
+  const auto agent = state.agents.find(device.agent);
+  return agent != state.agents.end() && agent->second.alive && load.reachable.contains(device.agent);
 }
 
 std::vector<Candidate> survey(const State& state, const LoadSnapshot& load, const PlacementRequest& request,
@@ -72,15 +77,21 @@ std::vector<Candidate> survey(const State& state, const LoadSnapshot& load, cons
     census.largest = std::max(census.largest, total);
     if (request.memory_bytes > total) continue;
     ++census.large;
-    const auto agent = state.agents.find(device.agent);
-    if (agent == state.agents.end() || !agent->second.alive || !load.reachable.contains(device.agent))
-      continue;
-    ++census.reachable;
     const auto memory = request.memory_bytes == 0 ? total : request.memory_bytes;
     const auto compute = request.memory_bytes == 0 ? kWholeDevice : compute_for(memory, total);
     const auto free = total - device.memory_held;
-    if (memory > free || compute > kWholeDevice - device.compute_held) {
-      note_busy(state, device, census);
+    const bool full = memory > free || compute > kWholeDevice - device.compute_held;
+    // A broker that has just come back knows who holds what before it has heard of any agent.
+    if (full && in_force(state, device, census)) {
+      ++census.leased;
+      continue;
+    }
+    if (!heard(state, load, device)) {
+      ++census.silent;
+      continue;
+    }
+    if (full) {
+      ++census.ending;
       continue;
     }
     const auto used = load.utilisation.find(uuid);
@@ -142,12 +153,9 @@ Error refusal(const Census& census, const LoadSnapshot& load, const PlacementReq
               std::size_t free) {
   std::string text =
       free == 0 ? "no free GPU" : "asks " + gpus(request.gpus) + ", only " + std::to_string(free) + " free";
-  text +=
-      ": " + std::to_string(census.busy - census.ending) + " of " + std::to_string(census.large) + " leased";
+  text += ": " + std::to_string(census.leased) + " of " + std::to_string(census.large) + " leased";
   if (census.ending != 0) text += ", " + std::to_string(census.ending) + " being cleared";
-  if (census.large > census.reachable) {
-    text += ", " + std::to_string(census.large - census.reachable) + " on agents that are silent";
-  }
+  if (census.silent != 0) text += ", " + std::to_string(census.silent) + " on agents that are silent";
   if (census.next_end_ms >= 0) {
     const auto left = std::max<std::int64_t>(0, census.next_end_ms - load.now_ms);
     text += ", the next lease ends in " + std::to_string((left + 999) / 1000) + " s";

@@ -95,6 +95,22 @@ TEST_F(SchedulerTest, SaysWhenAgentsAreSilent) {
   EXPECT_EQ(silent.cause, "no free GPU: 0 of 2 leased, 2 on agents that are silent");
 }
 
+TEST_F(SchedulerTest, SaysWhoIsLeasedAlsoWhileNoAgentIsHeard) {
+  agent("a", 2);
+  agent("b", 2);
+  take({.gpus = 4, .model = {}}, 20'000);
+  load.reachable.clear();  // as after a restart of the broker
+  EXPECT_EQ(refusal({.gpus = 1, .model = {}}).cause,
+            "no free GPU: 4 of 4 leased, the next lease ends in 20 s");
+  run(command::End{"l1", EndCause::released, "", 1}, 9'000);
+  EXPECT_EQ(refusal({.gpus = 1, .model = {}}).cause,
+            "no free GPU: 0 of 4 leased, 4 on agents that are silent")
+      << "who is to confirm that they are clear";
+  load.reachable.insert("a");
+  EXPECT_EQ(refusal({.gpus = 1, .model = {}}).cause,
+            "no free GPU: 0 of 4 leased, 2 being cleared, 2 on agents that are silent");
+}
+
 TEST_F(SchedulerTest, TakesTheSmallestDeviceThatFits) {
   agent("a", 1, "H200", 140);
   agent("b", 1, "A100", 80);
