@@ -106,7 +106,7 @@ class SimpleFabric final : public Fabric {
     CENOTE_ASSIGN(const std::vector<Named> ours, unpack(address_));
     const bool our_order = std::lexicographical_compare(address_.begin(), address_.end(),
                                                         peer_address.begin(), peer_address.end());
-    std::string refused;
+    std::string refused, remedy;
     for (const Named& candidate : our_order ? ours : theirs) {
       const auto mine = std::find_if(all_.begin(), all_.end(),
                                      [&](const Transport* t) { return t->name() == candidate.name; });
@@ -117,6 +117,7 @@ class SimpleFabric final : public Fabric {
         why = "only one side has it";
       } else if (auto reached = (*mine)->reachable(other->address); !reached) {
         why = reached.error().cause;
+        remedy += (remedy.empty() || reached.error().remedy.empty() ? "" : "; ") + reached.error().remedy;
       } else {
         std::string reason =
             candidate.name + (candidate.name == "shm" ? ": same boot id and namespaces" : "");
@@ -125,8 +126,9 @@ class SimpleFabric final : public Fabric {
       }
       refused += (refused.empty() ? "" : "; ") + candidate.name + " refused: " + why;
     }
-    return fail(ErrorCode::not_supported, "reach peer",
-                refused.empty() ? "the two sides share no transport" : refused);
+    return fail(Error{ErrorCode::not_supported, "reach peer",
+                      refused.empty() ? "the two sides share no transport" : refused}
+                    .fix(std::move(remedy)));
   }
 
   std::vector<std::unique_ptr<Transport>> owned_;

@@ -110,7 +110,7 @@ Result<void> TcpCore::reachable(const TcpAddress& peer) const {
                     (peer.loopback() ? "it listens only on its loopback address " + peer.host
                                      : "this side listens only on its loopback address " + self.host) +
                         ", and it runs on another host or in another network namespace"}
-                  .fix("let both sides listen on an address of their network"));
+                  .fix("let both sides listen on an address of their network: the setting tcp.host"));
 }
 
 std::byte* TcpCore::reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset,

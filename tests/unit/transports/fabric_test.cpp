@@ -1,5 +1,8 @@
 #include "transports/fabric.h"
 
+#include <algorithm>
+
+#include "runtime/host_identity.h"
 #include "tests/unit/transports/pair.h"
 
 namespace cenote::transport::test {
@@ -40,6 +43,29 @@ TEST(Fabric, FallsBackAndSaysWhy) {
   const auto a = fabric({"shm", "tcp"}), b = fabric({"tcp"});
   EXPECT_EQ(a->choice(b->address()).value().substr(0, 3), "tcp");
   EXPECT_EQ(b->choice(a->address()).value().substr(0, 3), "tcp");
+}
+
+/// As if another machine had published it: the same address, another kernel.
+Bytes of_other_host(Bytes address) {
+  const auto id = HostIdentity::read().value().boot_id;
+  const auto is_char = [](std::byte byte, char c) { return byte == static_cast<std::byte>(c); };
+  auto at = address.begin();
+  while ((at = std::search(at, address.end(), id.begin(), id.end(), is_char)) != address.end())
+    *at++ = static_cast<std::byte>(id.front() == '0' ? '1' : '0');
+  return address;
+}
+
+TEST(Fabric, NamesTheSettingThatLetsAnotherHostBeReached) {
+  const auto a = fabric({"shm", "tcp"}), b = fabric({"shm", "tcp"});
+  const auto there = of_other_host(b->address());
+  const auto none = a->choice(there);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().cause.find("shm refused: "), std::string::npos) << none.error().cause;
+  EXPECT_NE(none.error().cause.find("tcp refused: "), std::string::npos) << none.error().cause;
+  EXPECT_NE(none.error().remedy.find("tcp.host"), std::string::npos) << none.error().message();
+  const auto link = a->connect(there, "b", 0, soon());
+  ASSERT_FALSE(link);
+  EXPECT_NE(link.error().remedy.find("tcp.host"), std::string::npos) << link.error().message();
 }
 
 TEST(Fabric, SaysWhyThereIsNone) {
