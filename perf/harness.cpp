@@ -46,6 +46,7 @@ Row summarise(const Comparison& comparison, const std::vector<Sample>& samples) 
   const double error = std::sqrt(squares / (count - 1) / count) * student_t(logs.size() - 1);
   Row row;
   row.name = comparison.name;
+  row.pairs = samples.size();
   row.unit = comparison.unit;
   row.against = comparison.against;
   row.value = median(ours);
@@ -94,6 +95,7 @@ Result<void> write_json(const std::vector<Row>& rows, const std::string& path) {
   auto all = nlohmann::json::array();
   for (const Row& row : rows) {
     all.push_back({{"name", row.name},
+                   {"pairs", row.pairs},
                    {"value", row.value},
                    {"unit", row.unit},
                    {"against", row.against},

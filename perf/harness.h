@@ -4,6 +4,7 @@
 // and the ratio carries a 95 % interval over the pairs.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@ struct Comparison {
 /// One line of the result. `ratio` above 1 = better than what it is compared with.
 struct Row {
   std::string name;
+  std::size_t pairs = 0;  ///< measured
   double value = 0;
   std::string unit;
   std::string against;

@@ -1,5 +1,5 @@
 # ./dev bench: each bench is a program build/release/bin/bench_NAME that prints its rows as a table and, with
-# --json FILE, writes them; DESIGN of a row: name value unit against against_value ratio spread bar met.
+# --json FILE, writes them; DESIGN of a row: name pairs value unit against against_value ratio spread bar met.
 
 bench_names() { sed -n 's/^cenote_bench(\([a-z_]*\).*/\1/p' perf/CMakeLists.txt | sort; }
 

@@ -6,13 +6,13 @@ import sys
 HEAD = """# What was measured
 
 Rows as `./dev bench --json FILE` writes them, on a shared virtual machine with two cores; `tools/dev/performance_page.py`
-makes this page of them. This run took five pairs for the transports and three for the remote GPU: where an interval is
-wide (the uploads), the row says nothing yet. Absolute figures do not travel, so read the ratios: each is measured against a peer, or against
-the machine's own limit, in the same run, in alternating pairs, and carries its 95 % interval. Above 1 is better than
-what it is compared with. `bar` is the least ratio that the project demands of itself.
+makes this page of them. Absolute figures do not travel, so read the ratios: each is measured against a peer, or against
+the machine's own limit, in the same run, in as many alternating pairs as the row says, and carries its 95 % interval;
+where that is wide, the row says nothing yet. Above 1 is better than what it is compared with. `bar` is the least ratio
+that the project demands of itself.
 
-| what | ours | against | theirs | ratio | 95 % | bar | met |
-|---|---|---|---|---|---|---|---|"""
+| what | ours | against | theirs | ratio | 95 % | pairs | bar | met |
+|---|---|---|---|---|---|---|---|---|"""
 
 FOOT = """
 How to read the rows:
@@ -35,7 +35,7 @@ def line(row):
     bar = "" if row["bar"] is None else figure(row["bar"])
     met = "" if row["bar"] is None else ("yes" if row["met"] else "**no**")
     return (f"| {row['name']} | {figure(row['value'])} {row['unit']} | {row['against']} | {figure(row['against_value'])} "
-            f"{row['unit']} | {row['ratio']:.2f} | {low:.2f} to {high:.2f} | {bar} | {met} |")
+            f"{row['unit']} | {row['ratio']:.2f} | {low:.2f} to {high:.2f} | {row['pairs']} | {bar} | {met} |")
 
 
 with open(sys.argv[1]) as rows:
