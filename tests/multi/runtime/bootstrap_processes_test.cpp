@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <numeric>
@@ -170,6 +171,7 @@ FrameChannel register_last(const BootstrapRoot& root, std::uint32_t rank, std::u
 TEST(BootstrapProcesses, ARankKilledWhileTheGroupFormsIsNamedByAllOthersSoon) {
   constexpr std::uint32_t size = 12, victim = 1, by_hand = 11;  // the victim is another's parent in the tree
   std::mt19937 random(5);
+  std::vector<Clock::duration> named_after;
   for (int round = 0; round < 6; ++round) {
     SCOPED_TRACE(round);
     std::vector<Child> children;
@@ -202,8 +204,12 @@ TEST(BootstrapProcesses, ARankKilledWhileTheGroupFormsIsNamedByAllOthersSoon) {
     ASSERT_EQ(::kill(children[victim].pid, SIGKILL), 0);
     for (std::uint32_t rank = 0; rank < by_hand; ++rank)
       EXPECT_EQ(outcome_of(children[rank].pid), rank == victim ? -SIGKILL : fine) << "rank " << rank;
-    EXPECT_LT(Clock::now() - killed, 20s) << "far below their deadline";
+    named_after.push_back(Clock::now() - killed);
+    EXPECT_LT(named_after.back(), 20s) << "far below their deadline";
   }
+  std::ranges::sort(named_after);
+  EXPECT_LT(named_after[named_after.size() / 2], 2s)
+      << "what is promised; a single round may meet a busy machine";
 }
 
 }  // namespace
