@@ -1,5 +1,6 @@
 // Communicators over real transports, a thread a rank: every operation against the proved order, to the bit.
 #include <gmock/gmock.h>
+#include <time.h>
 
 #include <atomic>
 #include <cmath>
@@ -277,6 +278,26 @@ TEST(Communicator, TellsHowEachPeerIsReachedAndHowMuchWentThere) {
     }
     ASSERT_TRUE(finish(communicator, communicator.barrier()).has_value());
   });
+}
+
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
+TEST(Communicator, FourRanksThatWaitForAFifthUseNoProcessor) {
+  for (const auto mode : {Mode::shm, Mode::tcp}) {
+    constexpr double pause = 2;
+    run(mode, 5, "auto", [&](Communicator& communicator) {
+      ASSERT_TRUE(finish(communicator, communicator.barrier()).has_value());
+      if (communicator.rank() == 4) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+      const auto before = thread_seconds();
+      const auto done = finish(communicator, communicator.barrier());
+      ASSERT_TRUE(done.has_value()) << done.error().message();
+      EXPECT_LT(thread_seconds() - before, pause / 8) << name_of(mode) << " rank " << communicator.rank();
+    });
+  }
 }
 
 TEST(Communicator, ListsWhatIsInFlightInTheLedgerWithTheRankItWaitsFor) {
