@@ -22,13 +22,15 @@ namespace cenote::pool::cli {
 namespace {
 
 constexpr auto kGrace = std::chrono::seconds(5);
+constexpr int kLooksEveryMs = 50;  ///< after a cancel
 
 // The child's first line on the pipe: its endpoint. Its end without one: it could not start.
-Result<std::string> read_endpoint(int fd, Deadline deadline) {
+Result<std::string> read_endpoint(int fd, Deadline deadline, const CancelFlag* cancel) {
   std::string line;
   while (!deadline.passed()) {
+    if (cancel != nullptr && cancel->raised()) return fail(ErrorCode::cancelled, "start", "cancelled");
     pollfd readable{fd, POLLIN, 0};
-    if (::poll(&readable, 1, deadline.poll_ms()) <= 0) continue;
+    if (::poll(&readable, 1, deadline.poll_ms(kLooksEveryMs)) <= 0) continue;
     char buffer[256];
     const auto got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
@@ -116,13 +118,15 @@ Result<ProcessSet::Starting> ProcessSet::begin(const std::string& who, std::vect
   return starting;
 }
 
-Result<std::string> ProcessSet::endpoint_of(Starting& starting, Deadline deadline) const {
-  auto endpoint = read_endpoint(starting.ready.get(), deadline);
+Result<std::string> ProcessSet::endpoint_of(Starting& starting, Deadline deadline,
+                                            const CancelFlag* cancel) const {
+  auto endpoint = read_endpoint(starting.ready.get(), deadline, cancel);
   if (endpoint) return endpoint;
   auto error = std::move(endpoint).error();
   error.stage = "start " + starting.who;
   starting.child.end(Clock::duration::zero());
-  if (const auto tail = log_tail(starting.who); !tail.empty()) error.cause += ": " + tail;
+  const auto tail = error.code == ErrorCode::cancelled ? "" : log_tail(starting.who);
+  if (!tail.empty()) error.cause += ": " + tail;
   return fail(std::move(error));
 }
 
@@ -135,13 +139,13 @@ Result<bool> ProcessSet::broker_listens() {
   if (!broker_starting_) return broker_.pid() > 0;
   pollfd readable{broker_starting_->ready.get(), POLLIN, 0};
   if (::poll(&readable, 1, 0) <= 0) return false;
-  CENOTE_TRY(finish_broker(Deadline::in(kGrace)));
+  CENOTE_TRY(finish_broker(Deadline::in(kGrace), nullptr));
   return true;
 }
 
-Result<void> ProcessSet::finish_broker(Deadline deadline) {
+Result<void> ProcessSet::finish_broker(Deadline deadline, const CancelFlag* cancel) {
   auto starting = *std::exchange(broker_starting_, std::nullopt);
-  CENOTE_ASSIGN(auto endpoint, endpoint_of(starting, deadline));
+  CENOTE_ASSIGN(auto endpoint, endpoint_of(starting, deadline, cancel));
   broker_ = std::move(starting.child);
   if (broker_endpoint_ != endpoint) {
     broker_endpoint_ = std::move(endpoint);
@@ -150,32 +154,33 @@ Result<void> ProcessSet::finish_broker(Deadline deadline) {
   return {};
 }
 
-Result<void> ProcessSet::start_broker(Deadline deadline) {
+Result<void> ProcessSet::start_broker(Deadline deadline, const CancelFlag* cancel) {
   CENOTE_TRY(begin_broker());
-  return finish_broker(deadline);
+  return finish_broker(deadline, cancel);
 }
 
-Result<void> ProcessSet::start_agent(const std::string& name, Deadline deadline) {
+Result<void> ProcessSet::start_agent(const std::string& name, Deadline deadline, const CancelFlag* cancel) {
   const auto plan = std::ranges::find(options_.agents, name, &AgentPlan::name);
   if (plan == options_.agents.end())
     return fail(ErrorCode::not_found, "start agent " + name, "it is not planned");
   CENOTE_ASSIGN(auto starting, begin(name, {"agent.devices=" + plan->devices, "agent.listen=127.0.0.1:0"},
                                      {"agent", "--name", name}));
-  CENOTE_TRY(endpoint_of(starting, deadline));
+  CENOTE_TRY(endpoint_of(starting, deadline, cancel));
   agents_[name] = std::move(starting.child);
   return {};
 }
 
-Result<ChildProcess> ProcessSet::start_client(std::vector<std::string> arguments, Deadline deadline) {
+Result<ChildProcess> ProcessSet::start_client(std::vector<std::string> arguments, Deadline deadline,
+                                              const CancelFlag* cancel) {
   CENOTE_ASSIGN(auto starting, begin("client", {}, std::move(arguments)));
-  CENOTE_TRY(endpoint_of(starting, deadline));
+  CENOTE_TRY(endpoint_of(starting, deadline, cancel));
   return std::move(starting.child);
 }
 
 Result<void> ProcessSet::start(Deadline deadline, const CancelFlag* cancel) {
-  CENOTE_TRY(start_broker(deadline));
+  CENOTE_TRY(start_broker(deadline, cancel));
   for (const auto& agent : options_.agents) {
-    CENOTE_TRY(start_agent(agent.name, deadline));
+    CENOTE_TRY(start_agent(agent.name, deadline, cancel));
   }
   return wait_agents(options_.agents.size(), deadline, cancel);
 }

@@ -41,17 +41,19 @@ class ProcessSet {
   ProcessSet(const ProcessSet&) = delete;
   ProcessSet& operator=(const ProcessSet&) = delete;
 
-  /// Broker, then all agents; returns when every agent has registered.
+  /// Broker, then all agents; returns when every agent has registered. Errors of all that wait: cancelled,
+  /// deadline_exceeded; peer_failed, with the end of its log, when a child could not start.
   Result<void> start(Deadline deadline, const CancelFlag* cancel = nullptr);
   /// Starts it (again) on the port it had; returns when it listens.
-  Result<void> start_broker(Deadline deadline);
+  Result<void> start_broker(Deadline deadline, const CancelFlag* cancel = nullptr);
   /// The same for who has other work meanwhile: begins, and tells later, without waiting, whether it listens.
   Result<void> begin_broker();
   [[nodiscard]] Result<bool> broker_listens();
-  Result<void> start_agent(const std::string& name, Deadline deadline);
+  Result<void> start_agent(const std::string& name, Deadline deadline, const CancelFlag* cancel = nullptr);
   /// `cenote ARGUMENTS` as a client of this pool, as quiet as the others; returns when it has said that it is
   /// ready (--ready-fd).
-  Result<ChildProcess> start_client(std::vector<std::string> arguments, Deadline deadline);
+  Result<ChildProcess> start_client(std::vector<std::string> arguments, Deadline deadline,
+                                    const CancelFlag* cancel = nullptr);
   /// SIGKILL, reaped.
   void kill_broker();
   void kill_agent(const std::string& name);
@@ -85,8 +87,8 @@ class ProcessSet {
   };
   Result<Starting> begin(const std::string& who, std::vector<std::string> settings,
                          std::vector<std::string> arguments) const;
-  Result<std::string> endpoint_of(Starting& starting, Deadline deadline) const;
-  Result<void> finish_broker(Deadline deadline);
+  Result<std::string> endpoint_of(Starting& starting, Deadline deadline, const CancelFlag* cancel) const;
+  Result<void> finish_broker(Deadline deadline, const CancelFlag* cancel);
 
   const ProcessSetOptions options_;
   TemporaryFolder folder_;
