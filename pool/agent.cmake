@@ -35,7 +35,6 @@ cenote_room(cli
   USES cenote_agent cenote_client cenote_broker cenote_session cenote_helper_server cenote_collectives cenote_kernels
        CLI11::CLI11)
 target_compile_definitions(cenote_cli PRIVATE CENOTE_VERSION="${PROJECT_VERSION}")
-set_source_files_properties(cli/demo_data.cpp PROPERTIES COMPILE_DEFINITIONS CENOTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 # CLI11 is a header of ten seconds: parsed once for all the commands.
 target_precompile_headers(cenote_cli PRIVATE <CLI/CLI.hpp>)
 add_executable(cenote cli/main.cpp)

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "pool/key_file.h"
 
@@ -18,6 +17,7 @@ constexpr int kHighestPixel = 16;
 constexpr std::size_t kLargestFile = 64 << 20;
 constexpr std::size_t kLeastRows = 100;
 constexpr std::size_t kShownCell = 20;
+constexpr int kLevelsToSourceTree = 3;
 
 // What somebody's file holds goes to a terminal.
 std::string printable(std::string_view cell) {
@@ -92,22 +92,31 @@ DigitsSplit split(const Digits& digits) {
   return out;
 }
 
-Result<std::string> find_digits(const std::string& given) {
+std::filesystem::path program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+Result<std::string> find_digits(const std::string& given, const std::filesystem::path& program) {
   namespace fs = std::filesystem;
   if (!given.empty()) return given;
-  std::error_code ignored;
-  const auto folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::array<fs::path, 5> places{
-      folder / "digits.csv", folder.parent_path() / "share/cenote/digits.csv",
-      folder.parent_path() / "examples/data/digits.csv",
-      fs::path(CENOTE_SOURCE_DIR) / "examples/data/digits.csv", fs::path("examples/data/digits.csv")};
-  for (const auto& place : places) {
-    if (fs::exists(place, ignored)) return place.string();
+  const auto above = program.parent_path();
+  std::vector<fs::path> places{program / "digits.csv", above / "share/cenote/digits.csv"};
+  auto folder = above;  // a build lies in its source tree: build/PRESET/bin
+  for (int level = 0; level < kLevelsToSourceTree && !folder.empty(); ++level) {
+    places.push_back(folder / "examples/data/digits.csv");
+    if (folder == folder.parent_path()) break;
+    folder = folder.parent_path();
   }
-  return fail(Error{
-      ErrorCode::not_found, "find the demo's data",
-      fmt::format("no digits.csv beside the program, in {} or in {}", places[1].string(), places[2].string())}
-                  .fix("give it: cenote demo --data FILE"));
+  places.emplace_back("examples/data/digits.csv");
+  std::string looked;
+  for (const auto& place : places) {
+    std::error_code ignored;
+    if (fs::exists(place, ignored)) return place.string();
+    looked += (looked.empty() ? "" : ", ") + place.string();
+  }
+  return fail(Error{ErrorCode::not_found, "find the demo's data", "there is none of " + looked}.fix(
+      "give it: cenote demo --data FILE"));
 }
 
 }  // namespace cenote::pool::cli

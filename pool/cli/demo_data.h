@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,11 @@ struct DigitsSplit {
 Result<Digits> read_digits(const std::string& path);
 /// Every fifth row is held out.
 DigitsSplit split(const Digits& digits);
-/// `given`, or the copy beside the program, in its installation, or in the source tree. Errors: not_found.
-Result<std::string> find_digits(const std::string& given);
+/// The folder that this program lies in.
+std::filesystem::path program_folder();
+/// `given`, or the copy beside the program, in its installation, or in a source tree around it or here.
+/// Errors: not_found, with all the places.
+Result<std::string> find_digits(const std::string& given,
+                                const std::filesystem::path& program = program_folder());
 
 }  // namespace cenote::pool::cli

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pool/cli/demo_data.h"
 #include "tests/multi/agent/demo_process.h"
 
 namespace cenote::pool::testing {
@@ -80,6 +81,27 @@ TEST(Demo, RefusesWhereItCannotWriteItsFiguresBeforeItDoesAnything) {
     EXPECT_EQ(result.output, "") << "nothing was begun";
     EXPECT_THAT(result.error, HasSubstr(std::string("write ") + path + " failed: "));
   }
+}
+
+TEST(Demo, FindsItsDataInTheTreeThatItWasBuiltInWhereverThatHasGone) {
+  namespace fs = std::filesystem;
+  const auto folder = std::move(*TemporaryFolder::create("cenote-test"));
+  const auto here = fs::current_path();
+  fs::current_path(folder.path());  // not in a tree
+  const auto data = fs::path(folder.file("tree")) / "examples/data/digits.csv";
+  const auto program = fs::path(folder.file("tree")) / "build/any/bin";
+  const auto none = cli::find_digits("", program);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::not_found);
+  for (const auto& place : {program / "digits.csv", program.parent_path() / "share/cenote/digits.csv", data})
+    EXPECT_THAT(none.error().cause, HasSubstr(place.string()));
+  EXPECT_THAT(none.error().remedy, HasSubstr("--data"));
+  fs::create_directories(data.parent_path());
+  std::ofstream(data) << "data";
+  const auto found = cli::find_digits("", program);
+  fs::current_path(here);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(*found, data);
 }
 
 TEST(Demo, KeepsItsFolderWhenAskedAndNamesIt) {
