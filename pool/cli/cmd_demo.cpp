@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <map>
+#include <random>
 
 #include "pool/cli/checks.h"
 #include "pool/cli/cli.h"
@@ -84,6 +85,7 @@ void add_demo(CLI::App& app, Cli& cli) {
   auto* command =
       app.add_subcommand("demo", "Run a whole pool on this machine and train a network on four of its GPUs");
   auto options = std::make_shared<DemoOptions>();
+  options->seed = std::random_device{}();
   command->add_option("--epochs", options->epochs, "how often the data is gone through")
       ->capture_default_str()
       ->check(CLI::Range(1U, 10'000U));
@@ -107,10 +109,13 @@ void add_demo(CLI::App& app, Cli& cli) {
           "--kill", options->kill,
           "end this one with SIGKILL in the middle of it (broker, agent, worker or client), and show "
           "what becomes of the work and the lease")
-      ->transform(CLI::CheckedTransformer(victims).description("WHO"));
+      ->transform(CLI::CheckedTransformer(victims).description(""))
+      ->type_name("WHO");
   command->add_option("--kills", options->kills, "how often, with --kill")
       ->capture_default_str()
       ->check(CLI::Range(1U, 100U));
+  command->add_option("--seed", options->seed,
+                      "draw the moments of --kill from it (default: another one each time, which is shown)");
   command->footer(fmt::format(
       "Ends with 0 when the test accuracy is at least {} (fewer than about 8 epochs do not reach it) and "
       "the\n"
@@ -123,7 +128,8 @@ void add_demo(CLI::App& app, Cli& cli) {
       "  cenote demo --kill broker --kills 3           # training goes on, nothing is granted twice\n"
       "  cenote demo --kill worker                     # its device is named, the lease freed, and training "
       "again\n"
-      "  cenote demo --kill client                     # its lease is reclaimed within its time to live",
+      "  cenote demo --kill client                     # its lease is reclaimed once its time to live is "
+      "over",
       demo_least_accuracy));
   command->callback([&cli, options] {
     cli.command = "demo";

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <utility>
 
 #include "pool/cli/cli.h"
@@ -41,7 +42,7 @@ Result<void> say(fmt::format_string<Args...> text, Args&&... args) {
 class Run {
  public:
   Run(const DemoOptions& options, Interrupt& interrupt, DigitsSplit data)
-      : options_(options), interrupt_(interrupt), data_(std::move(data)) {
+      : options_(options), interrupt_(interrupt), data_(std::move(data)), random_(options.seed) {
     plan_.layout.hidden = options.hidden;
     plan_.epochs = options.epochs;
   }
@@ -58,9 +59,12 @@ class Run {
   Result<void> run() {
     const auto begun = Clock::now();
     CENOTE_TRY(start_pool());
+    if (options_.kill != Victim::none) {
+      CENOTE_TRY(say("kills at moments drawn from seed {} (--seed draws them again)\n", options_.seed));
+    }
     for (auto left = options_.kill == Victim::client ? options_.kills : 0; left > 0; --left)
       CENOTE_TRY(kill_client());
-    if (lease_ == nullptr) CENOTE_TRY(take_lease(false));
+    if (lease_ == nullptr) CENOTE_TRY(take_lease());
     CENOTE_TRY(open_lease());
     const bool holder = options_.kill == Victim::worker || options_.kill == Victim::agent;
     for (auto left = holder ? options_.kills : 0; left > 0; --left) CENOTE_TRY(kill_holder());
@@ -85,13 +89,18 @@ class Run {
     return {};
   }
 
-  Result<void> take_lease(bool wait) {
-    const auto begun = Clock::now();
-    CENOTE_ASSIGN(lease_, client_->lease({.gpus = kGpus, .note = "cenote demo", .wait = wait},
-                                         Deadline::in(seconds(30)), &interrupt_.flag()));
-    if (!wait) figures_.grant_ms = span(begun) * 1e3;
+  Result<void> take_lease() {
+    CENOTE_ASSIGN(auto taken, lease_when_free(*client_, spec(), interrupt_.flag()));
+    hold(std::move(taken));
     return {};
   }
+
+  void hold(TakenLease taken) {
+    lease_ = std::move(taken.lease);
+    figures_.grant_ms = taken.grant_ms;
+  }
+
+  static client::LeaseSpec spec() { return {.gpus = kGpus, .note = "cenote demo"}; }
 
   Result<void> open_lease() {
     CENOTE_TRY(say("lease {}: {} GPUs granted in {:.1f} ms\n{}", lease_->info().id, kGpus, figures_.grant_ms,
@@ -123,9 +132,9 @@ class Run {
   Result<void> kill_client() {
     CENOTE_TRY(say("killing (SIGKILL) a client that trains on all {} GPUs\n", kGpus));
     if (lease_ != nullptr) CENOTE_TRY(lease_->release(Deadline::in(seconds(10))));
-    CENOTE_ASSIGN(auto reclaimed, kill_a_client(*pool_, *client_, kGpus, options_.data, interrupt_.flag()));
-    lease_ = std::move(reclaimed.lease);
-    figures_.grant_ms = reclaimed.grant_ms;
+    CENOTE_ASSIGN(auto reclaimed,
+                  kill_a_client(*pool_, *client_, spec(), options_.data, random_, interrupt_.flag()));
+    hold(std::move(reclaimed.taken));
     figures_.kills.push_back(std::move(reclaimed.figures));
     return say("{}\n", kill_text(figures_.kills.back()));
   }
@@ -134,7 +143,8 @@ class Run {
   // try.
   Result<void> kill_holder() {
     CENOTE_ASSIGN(auto trainer, trainer_on_four());
-    HolderKill kill(*pool_, options_.kill, lease_->info(), trainer->steps_planned());
+    HolderKill kill(*pool_, options_.kill, lease_->info(), trainer->steps_planned(), random_,
+                    interrupt_.flag());
     ProgressBar bar("training on four GPUs ", plan_.epochs);
     const auto trained =
         trainer->train({.before_step = [&](std::uint64_t step) { return kill.before_step(step); },
@@ -152,7 +162,7 @@ class Run {
     driver_.reset();
     lease_.reset();
     CENOTE_TRY(kill.repair());
-    CENOTE_TRY(take_lease(true));
+    CENOTE_TRY(take_lease());
     CENOTE_TRY(kill.freed());
     figures_.kills.push_back(kill.figures());
     CENOTE_TRY(
@@ -209,7 +219,7 @@ class Run {
 
   Result<void> train_without_broker(Trainer& trainer) {
     ProgressBar bar("training on four GPUs ", plan_.epochs);
-    BrokerKills kills(*pool_, *lease_, options_.kills, trainer.steps_planned(), interrupt_.flag(),
+    BrokerKills kills(*pool_, *lease_, options_.kills, trainer.steps_planned(), random_, interrupt_.flag(),
                       [&](const std::string& line) { bar.tell(line); });
     const auto show = epoch_of(bar);
     CENOTE_TRY(trainer.train({.before_step = [&](std::uint64_t step) { return kills.before_step(step); },
@@ -278,6 +288,7 @@ class Run {
   const DemoOptions& options_;
   Interrupt& interrupt_;
   const DigitsSplit data_;
+  std::mt19937 random_;  ///< for the moments of the kills
   TrainPlan plan_;
   DemoFigures figures_;
   // In the order in which they depend on each other: destroyed from the last to the first.

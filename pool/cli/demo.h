@@ -24,6 +24,7 @@ struct DemoOptions {
   bool keep = false;  ///< logs and store stay
   Victim kill = Victim::none;
   std::uint32_t kills = 1;  ///< how often
+  std::uint32_t seed = 0;   ///< of their moments
 };
 
 /// What the demo measured.

@@ -19,7 +19,7 @@ using std::chrono::seconds;
 constexpr auto kPatience = seconds(30);
 constexpr int kShortestOutageMs = 50, kLongestOutageMs = 500;
 constexpr int kClientTrainsMs = 1000;
-constexpr auto kClientTtl = "2s";
+constexpr auto kClientTtl = "5s";
 
 double ms_since(Clock::time_point from) {
   return std::chrono::duration<double, std::milli>(Clock::now() - from).count();
@@ -43,7 +43,7 @@ std::vector<std::uint64_t> draw_moments(std::mt19937& random, std::uint64_t step
   return moments;
 }
 
-Result<void> wait_until_gone(const std::vector<pid_t>& pids, const char* stage) {
+Result<void> wait_until_gone(const std::vector<pid_t>& pids, const char* stage, const CancelFlag& cancel) {
   const auto deadline = Deadline::in(kPatience);
   for (const auto pid : pids) {
     while (is_running(pid)) {
@@ -51,6 +51,7 @@ Result<void> wait_until_gone(const std::vector<pid_t>& pids, const char* stage) 
         return fail(ErrorCode::deadline_exceeded, stage,
                     fmt::format("worker process {} of the lost lease still runs", pid));
       }
+      if (cancel.raised()) return fail(ErrorCode::cancelled, stage, "interrupted");
       std::this_thread::sleep_for(milliseconds(5));
     }
   }
@@ -96,9 +97,23 @@ std::string kill_text(const KillFigures& kill) {
       kill.victim, kill.step, kill.heard_ms, kill.freed_ms, count_text(kill.workers_gone, "worker"));
 }
 
+Result<TakenLease> lease_when_free(client::PoolClient& client, const client::LeaseSpec& spec,
+                                   const CancelFlag& cancel) {
+  const auto deadline = Deadline::in(kPatience);
+  for (;;) {
+    const auto asked_at = Clock::now();
+    auto granted = client.lease(spec, deadline, &cancel);
+    if (granted) return TakenLease{std::move(*granted), ms_since(asked_at)};
+    if (granted.error().code != ErrorCode::resource_exhausted || deadline.passed())
+      return fail(std::move(granted).error());
+    if (cancel.raised()) return fail(ErrorCode::cancelled, "lease from broker", "interrupted");
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
 BrokerKills::BrokerKills(ProcessSet& pool, const client::Lease& lease, unsigned times, std::uint64_t steps,
-                         const CancelFlag& cancel, Tell tell)
-    : pool_(pool), lease_(lease), cancel_(cancel), tell_(std::move(tell)) {
+                         std::mt19937& random, const CancelFlag& cancel, Tell tell)
+    : pool_(pool), lease_(lease), cancel_(cancel), tell_(std::move(tell)), random_(random) {
   moments_ = draw_moments(random_, steps, times);
 }
 
@@ -196,9 +211,9 @@ Result<void> BrokerKills::check_holders(const client::PoolState& state) const {
   return {};
 }
 
-HolderKill::HolderKill(ProcessSet& pool, Victim victim, const client::LeaseInfo& lease, std::uint64_t steps)
-    : pool_(pool), victim_(victim), agents_(agents_of(lease)) {
-  std::mt19937 random{std::random_device{}()};
+HolderKill::HolderKill(ProcessSet& pool, Victim victim, const client::LeaseInfo& lease, std::uint64_t steps,
+                       std::mt19937& random, const CancelFlag& cancel)
+    : pool_(pool), cancel_(cancel), victim_(victim), agents_(agents_of(lease)) {
   agent_ = agents_[static_cast<std::size_t>(draw(random, 0, static_cast<int>(agents_.size()) - 1))];
   moment_ = draw_moments(random, steps, 1).front();
 }
@@ -227,20 +242,21 @@ void HolderKill::heard(const Error& error) {
 }
 
 Result<void> HolderKill::repair() {
-  return victim_ == Victim::agent ? pool_.start_agent(agent_, Deadline::in(kPatience)) : Result<void>();
+  return victim_ == Victim::agent ? pool_.start_agent(agent_, Deadline::in(kPatience), &cancel_)
+                                  : Result<void>();
 }
 
 Result<void> HolderKill::freed() {
   figures_.freed_ms = ms_since(*killed_at_);
-  return wait_until_gone(workers_, "free the lease");
+  return wait_until_gone(workers_, "free the lease", cancel_);
 }
 
-Result<ReclaimedLease> kill_a_client(ProcessSet& pool, client::PoolClient& client, std::uint32_t gpus,
-                                     const std::string& data, const CancelFlag& cancel) {
-  CENOTE_ASSIGN(auto child, pool.start_client({"demo-client", "--gpus", std::to_string(gpus), "--ttl",
+Result<ReclaimedLease> kill_a_client(ProcessSet& pool, client::PoolClient& client,
+                                     const client::LeaseSpec& spec, const std::string& data,
+                                     std::mt19937& random, const CancelFlag& cancel) {
+  CENOTE_ASSIGN(auto child, pool.start_client({"demo-client", "--gpus", std::to_string(spec.gpus), "--ttl",
                                                kClientTtl, "--data", data},
-                                              Deadline::in(kPatience)));
-  std::mt19937 random{std::random_device{}()};
+                                              Deadline::in(kPatience), &cancel));
   // A moment, drawn: its training is hit anywhere.
   std::this_thread::sleep_for(milliseconds(draw(random, 0, kClientTrainsMs)));
   CENOTE_ASSIGN(const auto held, client.leases(Deadline::in(kPatience), &cancel));
@@ -252,21 +268,9 @@ Result<ReclaimedLease> kill_a_client(ProcessSet& pool, client::PoolClient& clien
   reclaimed.figures.workers_gone = workers.size();
   const auto killed_at = Clock::now();
   child.end(Clock::duration::zero());
-  const auto deadline = Deadline::in(kPatience);
-  while (reclaimed.lease == nullptr) {
-    const auto asked_at = Clock::now();
-    auto granted = client.lease({.gpus = gpus, .note = "cenote demo"}, deadline, &cancel);
-    reclaimed.grant_ms = ms_since(asked_at);
-    if (granted) {
-      reclaimed.lease = std::move(*granted);
-    } else if (granted.error().code != ErrorCode::resource_exhausted || deadline.passed()) {
-      return fail(granted.error());
-    } else {
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-  }
+  CENOTE_ASSIGN(reclaimed.taken, lease_when_free(client, spec, cancel));
   reclaimed.figures.freed_ms = ms_since(killed_at);
-  CENOTE_TRY(wait_until_gone(workers, "reclaim the client's lease"));
+  CENOTE_TRY(wait_until_gone(workers, "reclaim the client's lease", cancel));
   return reclaimed;
 }
 

@@ -39,15 +39,23 @@ struct KillFigures {
 /// In one line, for people.
 std::string kill_text(const KillFigures& kill);
 
+struct TakenLease {
+  std::unique_ptr<client::Lease> lease;
+  double grant_ms = 0;  ///< of the request that was granted, not of those before
+};
+/// Asks again and again until there are as many free.
+Result<TakenLease> lease_when_free(client::PoolClient& client, const client::LeaseSpec& spec,
+                                   const CancelFlag& cancel);
+
 /// Kills the broker, starts it again a moment later on the same folder and port, and asks it for a GPU that
 /// is held. Training goes on meanwhile; only the next kill waits until the broker of the last one is back.
-/// `pool`, `lease` and `cancel` outlive it; not thread-safe.
+/// `pool`, `lease`, `random` and `cancel` outlive it; not thread-safe.
 class BrokerKills {
  public:
   using Tell = std::function<void(const std::string& line)>;
 
   BrokerKills(ProcessSet& pool, const client::Lease& lease, unsigned times, std::uint64_t steps,
-              const CancelFlag& cancel, Tell tell);
+              std::mt19937& random, const CancelFlag& cancel, Tell tell);
 
   /// Before each of `steps` is issued, counted from 0.
   Result<void> before_step(std::uint64_t step);
@@ -69,17 +77,19 @@ class BrokerKills {
   const client::Lease& lease_;
   const CancelFlag& cancel_;
   const Tell tell_;
-  std::mt19937 random_{std::random_device{}()};
+  std::mt19937& random_;
   std::vector<std::uint64_t> moments_;  ///< steps, ascending
   std::vector<KillFigures> kills_;
   enum class Stage : std::uint8_t { there, away, starting } stage_ = Stage::there;
   Clock::time_point killed_at_, back_from_;
 };
 
-/// Kills a worker of the lease, or an agent with all its workers. `pool` outlives it; not thread-safe.
+/// Kills a worker of the lease, or an agent with all its workers. `pool` and `cancel` outlive it; not
+/// thread-safe.
 class HolderKill {
  public:
-  HolderKill(ProcessSet& pool, Victim victim, const client::LeaseInfo& lease, std::uint64_t steps);
+  HolderKill(ProcessSet& pool, Victim victim, const client::LeaseInfo& lease, std::uint64_t steps,
+             std::mt19937& random, const CancelFlag& cancel);
 
   Result<void> before_step(std::uint64_t step);
   /// The training ended with `error`.
@@ -93,6 +103,7 @@ class HolderKill {
 
  private:
   ProcessSet& pool_;
+  const CancelFlag& cancel_;
   const Victim victim_;
   std::vector<std::string> agents_;  ///< of the lease
   std::string agent_;                ///< that is hit
@@ -104,11 +115,11 @@ class HolderKill {
 
 struct ReclaimedLease {
   KillFigures figures;
-  std::unique_ptr<client::Lease> lease;
-  double grant_ms = 0;  ///< of the request that was granted, not of those before
+  TakenLease taken;
 };
 /// Starts a client that trains on all GPUs, kills it, and leases them once they are reclaimed.
-Result<ReclaimedLease> kill_a_client(ProcessSet& pool, client::PoolClient& client, std::uint32_t gpus,
-                                     const std::string& data, const CancelFlag& cancel);
+Result<ReclaimedLease> kill_a_client(ProcessSet& pool, client::PoolClient& client,
+                                     const client::LeaseSpec& spec, const std::string& data,
+                                     std::mt19937& random, const CancelFlag& cancel);
 
 }  // namespace cenote::pool::cli

@@ -32,20 +32,30 @@ std::string figures_text(const DemoFigures& figures) {
 
 namespace {
 
+// Only what was seen of this victim: a 0 would look like a measurement.
+nlohmann::json to_json(const KillFigures& kill) {
+  nlohmann::json out{{"victim", kill.victim}};
+  const bool broker = kill.victim == "broker", client = kill.victim == "client";
+  if (!client) out["step"] = kill.step;
+  if (broker) {
+    out["away_ms"] = kill.away_ms;
+    out["steps_away"] = kill.steps_away;
+    out["epochs_away"] = kill.epochs_away;
+    out["refusal"] = kill.refusal;
+    return out;
+  }
+  if (!client) {
+    out["heard_ms"] = kill.heard_ms;
+    out["error"] = kill.error;
+  }
+  out["freed_ms"] = kill.freed_ms;
+  out["workers_gone"] = kill.workers_gone;
+  return out;
+}
+
 nlohmann::json to_json(const std::vector<KillFigures>& kills) {
   auto list = nlohmann::json::array();
-  for (const auto& kill : kills) {
-    list.push_back({{"victim", kill.victim},
-                    {"step", kill.step},
-                    {"away_ms", kill.away_ms},
-                    {"steps_away", kill.steps_away},
-                    {"epochs_away", kill.epochs_away},
-                    {"refusal", kill.refusal},
-                    {"heard_ms", kill.heard_ms},
-                    {"error", kill.error},
-                    {"freed_ms", kill.freed_ms},
-                    {"workers_gone", kill.workers_gone}});
-  }
+  for (const auto& kill : kills) list.push_back(to_json(kill));
   return list;
 }
 

@@ -2,10 +2,12 @@
 // lists.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "pool/cli/output.h"
 #include "tests/multi/agent/cluster.h"
@@ -405,6 +407,36 @@ TEST_F(PoolCommandTest, TopShowsAgentsDevicesAndHolders) {
   EXPECT_EQ(top["leases"].size(), 1U);
   EXPECT_THAT(cluster->run({"top"}).output, AllOf(HasSubstr("3 agents, 4 GPUs"), HasSubstr("T4")));
   EXPECT_TRUE((*held)->release(patience()));
+}
+
+// As Ctrl-C during a start: whatever it waits for, it is over.
+TEST_F(CommandTest, AStartThatIsCancelledEndsTheChildThatDoesNotListen) {
+  const auto program = folder->file("cenote");
+  std::ofstream(program) << "#!/bin/sh\n[ \"$1\" = guard ] && exec " << kCenote
+                         << " \"$@\"\nexec sleep 300\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  cli::ProcessSetOptions options;
+  options.executable = program;
+  options.prefix = "cenote-test";
+  auto set = cli::ProcessSet::create(std::move(options));
+  ASSERT_TRUE(set) << set.error().message();
+  const auto before = children_of(::getpid()).size();  // the guardian, at least
+  CancelFlag cancel;
+  std::thread interrupts([&] {
+    EXPECT_TRUE(eventually([&] { return children_of(::getpid()).size() == before + 1; })) << "the broker";
+    cancel.raise();
+  });
+  const auto started = (*set)->start(patience(), &cancel);
+  interrupts.join();
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code, ErrorCode::cancelled) << started.error().message();
+  EXPECT_EQ(children_of(::getpid()).size(), before) << "it was left behind";
+}
+
+TEST_F(CommandTest, TheHelpOfTheDemoSaysWhoCanBeKilled) {
+  const auto help = run_cenote({"demo", "--help"}).output;
+  EXPECT_THAT(help, HasSubstr("--kill WHO"));
+  EXPECT_THAT(help, ::testing::Not(HasSubstr("ENUM")));
 }
 
 }  // namespace

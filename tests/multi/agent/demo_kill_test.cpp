@@ -13,6 +13,7 @@
 #include "pool/broker/journal.h"
 #include "pool/store/sqlite.h"
 #include "tests/multi/agent/demo_process.h"
+#include "tests/multi/agent/limits.h"
 
 namespace cenote::pool::testing {
 namespace {
@@ -21,20 +22,13 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
-// The issue's own limits, for a machine that is not overloaded; what a sanitizer slows down gets more.
-#ifdef __has_feature
-#if __has_feature(address_sanitizer)
-#define CENOTE_TEST_SLOWED_DOWN
-#endif
-#endif
-#ifdef CENOTE_TEST_SLOWED_DOWN
-constexpr double kHearsWithinMs = 10'000, kReclaimedWithinMs = 15'000;
-#else
-constexpr double kHearsWithinMs = 2'000, kReclaimedWithinMs = 5'000;  // 2 s to live, and a busy machine
-#endif
+using FloatMilliseconds = std::chrono::duration<double, std::milli>;
+constexpr FloatMilliseconds kClientTtl = std::chrono::seconds(5);
 
 void expect_trained(const DemoProcess& demo) {
   const auto figures = demo.figures();
@@ -58,6 +52,7 @@ class Log {
   }
   State state;
   std::size_t records = 0, terms = 0, grants = 0;
+  std::vector<EndCause> ends;  ///< of leases, in the order in which they ended
 
  private:
   void replay(const Record& record) {
@@ -72,6 +67,7 @@ class Log {
             << share.device << " was granted to " << grant->lease_id << " while " << held_[share.device]
             << " held it";
     }
+    if (const auto* end = std::get_if<command::End>(&*command)) ends.push_back(end->cause);
     const auto events = apply(state, *command, record.unix_ms);
     ASSERT_TRUE(events) << events.error().message();
     for (const auto& event : *events) {
@@ -99,13 +95,14 @@ TEST(DemoKill, ABrokerThatDiesAgainAndAgainCostsNeitherTheTrainingNorTheLease) {
     EXPECT_EQ(kill["victim"], "broker");
     EXPECT_GT(kill["steps_away"], 0) << "training went on";
     EXPECT_GT(kill["away_ms"], 0);
-    EXPECT_THAT(kill["refusal"].get<std::string>(), HasSubstr("no free GPU"));
+    EXPECT_THAT(kill["refusal"].get<std::string>(), HasSubstr("no free GPU: 4 of 4 leased"));
+    for (const auto* other : {"heard_ms", "error", "freed_ms", "workers_gone"})
+      EXPECT_FALSE(kill.contains(other)) << other;
   }
   const Log log(kept_folder(demo));
   EXPECT_EQ(log.terms, kKills + 1U);
   EXPECT_EQ(log.grants, 1U) << "one lease, from the beginning to the end";
-  EXPECT_TRUE(log.state.leases.empty() || log.state.leases.begin()->second.cause == EndCause::released)
-      << "no restart lost it";
+  EXPECT_THAT(log.ends, ElementsAre(EndCause::released)) << "no restart lost it";
 }
 
 // The demo does not know: somebody kills its broker, and starts the same command line again.
@@ -117,7 +114,7 @@ TEST(DemoKill, ABrokerKilledAndRestartedFromOutsideIsNoticedByNobody) {
   };
   DemoProcess demo({"--epochs", "60", "--keep"});
   ASSERT_TRUE(demo.has_said("training on four GPUs")) << demo.output() << demo.error();
-  auto victim = demo.child_named("broker");
+  const auto victim = demo.child_named("broker");
   ASSERT_GT(victim, 0);
   auto words = DemoProcess::command_line(victim);
   words.front() = kCenote;                                   // it was /proc/self/exe, which is this test here
@@ -130,9 +127,12 @@ TEST(DemoKill, ABrokerKilledAndRestartedFromOutsideIsNoticedByNobody) {
   unsigned kills = 0;
   for (; kills < 3 && demo.child().running(); ++kills) {
     moment(300);
+    // Only once by its number, which is its own while the demo has not reaped it.
+    if (kills == 0) {
+      ::kill(victim, SIGKILL);
+      ASSERT_TRUE(eventually([&] { return !cli::is_running(victim); }));
+    }
     broker = {};  // the one before, by SIGKILL
-    ::kill(victim, SIGKILL);
-    ASSERT_TRUE(eventually([&] { return !cli::is_running(victim); }));
     moment(300);
     cli::ChildOptions options;
     options.command = words;
@@ -149,8 +149,7 @@ TEST(DemoKill, ABrokerKilledAndRestartedFromOutsideIsNoticedByNobody) {
   const Log log(kept_folder(demo));
   EXPECT_GE(log.terms, 2U);
   EXPECT_EQ(log.grants, 1U);
-  for (const auto& [id, lease] : log.state.leases)
-    EXPECT_EQ(lease.cause, EndCause::released) << id << " " << lease.end_text << ", seed " << seed;
+  EXPECT_THAT(log.ends, ElementsAre(EndCause::released)) << "no restart lost it, seed " << seed;
 }
 
 void expect_named_and_freed(const json& kill, const std::string& victim) {
@@ -160,8 +159,18 @@ void expect_named_and_freed(const json& kill, const std::string& victim) {
   EXPECT_THAT(
       kill["error"].get<std::string>(),
       AllOf(ContainsRegex("rank [0-3] \\(lease [0-9a-f]+ gpu [0-3] "), HasSubstr(" on " + node + ")")));
-  EXPECT_LE(kill["heard_ms"], kHearsWithinMs) << name;
   EXPECT_EQ(kill["workers_gone"], 3) << "of all three agents";
+  for (const auto* other : {"away_ms", "steps_away", "epochs_away", "refusal"})
+    EXPECT_FALSE(kill.contains(other)) << other;
+}
+
+void expect_heard_soon(const json& kills) {
+  std::vector<double> heard_ms;
+  for (const auto& kill : kills) {
+    heard_ms.push_back(kill["heard_ms"]);
+    EXPECT_LE(heard_ms.back(), FloatMilliseconds(kHeardByAll).count()) << kill["victim"];
+  }
+  EXPECT_LE(median(heard_ms), FloatMilliseconds(kHeardByHalf).count()) << kills;
 }
 
 TEST(DemoKill, AWorkerThatDiesIsNamedWithItsRankAndItsLeaseIsFree) {
@@ -171,36 +180,45 @@ TEST(DemoKill, AWorkerThatDiesIsNamedWithItsRankAndItsLeaseIsFree) {
   const auto kills = demo.figures()["kills"];
   ASSERT_EQ(kills.size(), 3U);
   for (const auto& kill : kills) expect_named_and_freed(kill, "worker of node");
+  expect_heard_soon(kills);
   EXPECT_THAT(demo.left(), IsEmpty());
 }
 
 TEST(DemoKill, AnAgentThatDiesIsNamedWithItsRankAndServesAgainWhenItIsBack) {
-  DemoProcess demo({"--kill", "agent", "--kills", "2", "--epochs", "12"});
+  DemoProcess demo({"--kill", "agent", "--kills", "3", "--epochs", "12"});
   ASSERT_EQ(demo.end(), 0) << demo.output() << demo.error();
   expect_trained(demo);
   const auto kills = demo.figures()["kills"];
-  ASSERT_EQ(kills.size(), 2U);
+  ASSERT_EQ(kills.size(), 3U);
   for (const auto& kill : kills) expect_named_and_freed(kill, "agent node");
+  expect_heard_soon(kills);
   EXPECT_THAT(demo.left(), IsEmpty());
 }
 
-TEST(DemoKill, TheLeaseOfAClientThatDiesIsReclaimedWithinItsTimeToLive) {
-  DemoProcess demo({"--kill", "client", "--kills", "2", "--epochs", "12"});
+TEST(DemoKill, TheLeaseOfAClientThatDiesIsReclaimedOnceItsTimeToLiveIsOver) {
+  DemoProcess demo({"--kill", "client", "--kills", "3", "--epochs", "12"});
   ASSERT_EQ(demo.end(), 0) << demo.output() << demo.error();
   expect_trained(demo);
   const auto kills = demo.figures()["kills"];
-  ASSERT_EQ(kills.size(), 2U);
+  ASSERT_EQ(kills.size(), 3U);
+  std::vector<double> freed_ms;
   for (const auto& kill : kills) {
-    EXPECT_LE(kill["freed_ms"], kReclaimedWithinMs);
+    freed_ms.push_back(kill["freed_ms"]);
     EXPECT_EQ(kill["workers_gone"], 3) << "which its lease had kept until then";
+    for (const auto* other : {"step", "away_ms", "refusal", "heard_ms", "error"})
+      EXPECT_FALSE(kill.contains(other)) << other;
   }
+  // Expiry, drift and a heartbeat.
+  EXPECT_LE(median(freed_ms), (kClientTtl + kHeardByHalf).count()) << kills;
   EXPECT_GT(demo.figures()["grant_ms"], 0);
   EXPECT_THAT(demo.left(), IsEmpty());
 }
 
 TEST(DemoKill, AWorkerKilledFromOutsideEndsTheDemoWithOneLineThatNamesDeviceAndRank) {
-  std::mt19937 random{std::random_device{}()};
+  const auto seed = std::random_device{}();
+  std::mt19937 random{seed};
   for (int kill = 0; kill < 3; ++kill) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
     DemoProcess demo({"--epochs", "10000"});
     ASSERT_TRUE(demo.has_said("training on four GPUs"));
     const auto node = "node" + std::to_string(1 + kill);
@@ -214,7 +232,7 @@ TEST(DemoKill, AWorkerKilledFromOutsideEndsTheDemoWithOneLineThatNamesDeviceAndR
     ::kill(workers.front(), SIGKILL);
     EXPECT_EQ(demo.end(), 1);
     const auto error = demo.error();
-    EXPECT_THAT(error, AllOf(::testing::StartsWith("cenote demo: "), HasSubstr(" on " + node + ")"),
+    EXPECT_THAT(error, AllOf(StartsWith("cenote demo: "), HasSubstr(" on " + node + ")"),
                              ContainsRegex("rank [0-3] ")));
     EXPECT_LE(std::ranges::count(error, '\n'), 2) << "one line, and one more that says what to do: " << error;
     for (const auto pid : everything) EXPECT_TRUE(eventually([&] { return !alive(pid); })) << pid;
