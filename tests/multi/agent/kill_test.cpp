@@ -15,6 +15,7 @@
 #include "pool/broker/journal.h"
 #include "pool/store/sqlite.h"
 #include "tests/multi/agent/cluster.h"
+#include "tests/multi/agent/limits.h"
 #include "tests/multi/agent/work.h"
 
 namespace cenote::pool::testing {
@@ -24,18 +25,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// The issue's own limit, for a machine that is not overloaded; what a sanitizer slows down gets more.
-#ifdef __has_feature
-#if __has_feature(address_sanitizer)
-#define CENOTE_TEST_SLOWED_DOWN
-#endif
-#endif
-#ifdef CENOTE_TEST_SLOWED_DOWN
-constexpr auto kHearsWithin = seconds(10);
-#else
-constexpr auto kHearsWithin = seconds(2);
-#endif
 
 // No lease ends by itself while a test waits: what it waits for must free the devices.
 constexpr auto kLongTtl = seconds(3600);
@@ -197,7 +186,8 @@ TEST_F(KillTest, ABrokerThatIsGoneForLongerThanTheTtlLosesNoLease) {
 
 TEST_F(KillTest, AKilledWorkerIsNamedToItsClientAndItsLeaseIsFreed) {
   const std::vector<std::string> names{"a", "b", "c"};
-  for (int kill = 0; kill < 4; ++kill) {
+  std::vector<Clock::duration> heard_after;
+  for (int kill = 0; kill < 6; ++kill) {
     const auto held = lease(4);
     ASSERT_NE(held, nullptr);
     auto work = CountingWork::open(*held, patience());
@@ -218,66 +208,80 @@ TEST_F(KillTest, AKilledWorkerIsNamedToItsClientAndItsLeaseIsFreed) {
     while (result) result = work->round();
     const auto heard = Clock::now();
     killer.join();
-    EXPECT_LE(heard - when, kHearsWithin) << "seed " << seed;
+    heard_after.push_back(heard - when);
+    EXPECT_LE(heard_after.back(), kHeardByAll) << "seed " << seed;
     EXPECT_THAT(result.error().message(),
                 AllOf(HasSubstr("lease " + held->info().id + " gpu "), HasSubstr(" on " + name + ")")))
         << "the one that was killed, and none that ended because of it, seed " << seed;
     EXPECT_TRUE(eventually([&] { return cluster->idle(); }))
         << "the lease is freed and no worker is left, seed " << seed;
   }
+  EXPECT_LE(median(heard_after), kHeardByHalf) << "seed " << seed;
 }
 
 TEST_F(KillTest, AKilledAgentTakesItsWorkersAlongAndItsLeasesAreFreed) {
   const std::vector<std::string> names{"a", "b", "c"};
-  for (int kill = 0; kill < 3; ++kill) {
+  std::vector<Clock::duration> heard_after;
+  for (int kill = 0; kill < 5; ++kill) {
     const auto held = lease(4);
     ASSERT_NE(held, nullptr);
     auto work = CountingWork::open(*held, patience());
     ASSERT_TRUE(work) << work.error().message();
-    const auto workers = cluster->workers();
     const auto name = names[random() % names.size()];
-    const auto its_workers = children_of(cluster->processes().agent_pid(name));
+    const auto agent = cluster->processes().agent_pid(name);
+    const auto its_workers = children_of(agent);
     ASSERT_EQ(its_workers.size(), 1U);
-    for (int i = std::uniform_int_distribution<int>(0, 30)(random); i > 0; --i) ASSERT_TRUE(work->round());
-    const auto when = Clock::now();
-    cluster->processes().kill_agent(name);
+    Clock::time_point when;
+    std::thread killer([&] {
+      random_moment(100);
+      when = Clock::now();
+      ::kill(agent, SIGKILL);
+    });
     Result<void> result;
     while (result) result = work->round();
-    EXPECT_LE(Clock::now() - when, kHearsWithin) << "seed " << seed;
-    EXPECT_THAT(result.error().message(), HasSubstr(" on " + name + ")"));
+    const auto heard = Clock::now();
+    killer.join();
+    cluster->processes().kill_agent(name);  // reaps it
+    heard_after.push_back(heard - when);
+    EXPECT_LE(heard_after.back(), kHeardByAll) << "seed " << seed;
+    EXPECT_THAT(result.error().message(), HasSubstr(" on " + name + ")")) << "seed " << seed;
     EXPECT_TRUE(eventually([&] { return !alive(its_workers.front()); })) << "a worker outlived its agent";
     EXPECT_TRUE(eventually([&] { return cluster->idle(); })) << "seed " << seed;
     const auto back = cluster->processes().start_agent(name, patience());
     ASSERT_TRUE(back) << back.error().message();
     ASSERT_TRUE(cluster->processes().wait_agents(3, patience()));
   }
+  EXPECT_LE(median(heard_after), kHeardByHalf) << "seed " << seed;
 }
 
-TEST_F(KillTest, AKilledClientsLeaseIsReclaimedWithinItsTimeToLive) {
-  constexpr auto kTtl = seconds(2);
-  for (int kill = 0; kill < 2; ++kill) {
+TEST_F(KillTest, AKilledClientsLeaseIsReclaimedOnceItsTimeToLiveIsOver) {
+  // Long enough that a client which is starved for a moment does not lose it.
+  constexpr auto kTtl = seconds(6);
+  std::vector<Clock::duration> reclaimed_after;
+  for (int kill = 0; kill < 3; ++kill) {
     cli::ChildOptions options;
     options.command = {kCenote};
     for (const auto& option : cluster->options()) options.command.push_back(option);
-    for (const auto* word : {"lease", "--gpus", "4", "--ttl", "2s", "--wait"})
+    for (const auto* word : {"lease", "--gpus", "4", "--ttl", "6s", "--wait"})
       options.command.emplace_back(word);
     const UniqueFd output(::memfd_create("output", MFD_CLOEXEC));
     options.output = output.get();
     auto holder = cli::ChildProcess::start(options);
     ASSERT_TRUE(holder) << holder.error().message();
     ASSERT_TRUE(eventually([&] { return cluster->leases() == 1; }));
-    random_moment(3000);  // also past the first renewals
-    ASSERT_EQ(cluster->leases(), 1U) << "while its client lives it is renewed";
+    random_moment(4000);  // also past the first renewals
+    ASSERT_EQ(cluster->leases(), 1U) << "while its client lives it is renewed, seed " << seed;
     holder->end(Clock::duration::zero());
     const auto when = Clock::now();
-    ASSERT_TRUE(eventually([&] { return cluster->idle(); }));
-    // Expiry, drift and a beat; the rest is for a busy machine.
-    EXPECT_LE(Clock::now() - when, kTtl + seconds(3)) << "seed " << seed;
+    ASSERT_TRUE(eventually([&] { return cluster->idle(); })) << "seed " << seed;
+    reclaimed_after.push_back(Clock::now() - when);
     const auto again = lease(4);
     ASSERT_NE(again, nullptr) << "all devices are free again";
     EXPECT_TRUE(again->release(patience()));
     ASSERT_TRUE(eventually([&] { return cluster->idle(); }));
   }
+  // Expiry, drift and a heartbeat.
+  EXPECT_LE(median(reclaimed_after), kTtl + kHeardByHalf) << "seed " << seed;
 }
 
 TEST_F(KillTest, APoolWhoseOwnerIsKilledLeavesNothing) {
@@ -299,7 +303,7 @@ TEST_F(KillTest, APoolWhoseOwnerIsKilledLeavesNothing) {
   }
   random_moment(500);
   demo->end(Clock::duration::zero());
-  for (const auto pid : all) EXPECT_TRUE(eventually([&] { return !alive(pid); })) << pid;
+  for (const auto pid : all) EXPECT_TRUE(eventually([&] { return !alive(pid); })) << pid << ", seed " << seed;
 }
 
 }  // namespace
