@@ -393,7 +393,7 @@ Result<void> Joiner::out_of_time() {
                           : late + have(late) + " not connected";
   }
   return fail(Error{ErrorCode::deadline_exceeded, stage(), cause}.fix(
-      "start them in time, or raise bootstrap.timeout"));
+      "start them in time, or give the group more time to form"));
 }
 
 }  // namespace

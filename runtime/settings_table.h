@@ -59,15 +59,13 @@ inline constexpr SettingDescription settings_table[] = {
     {"log.level", SettingType::choice, "info", "error|warn|info|debug|trace", "", "least important kind of message to log"},
     {"log.format", SettingType::choice, "text", "text|json", "", "log lines for people, or one JSON object a line"},
     {"log.file", SettingType::text, "", "", "", "file that log lines are appended to; empty = standard error"},
-    {"bootstrap.timeout", SettingType::duration, "30s", "10ms..1d", "", "how long ranks wait for each other to arrive"},
-    {"ledger.slots", SettingType::unsigned_integer, "1024", "16..1048576", "operations", "operations in flight that the ledger can hold"},
     // transports
     {"transports", SettingType::list, "shm,tcp", "shm|tcp", "", "transports that may be used, in order of preference"},
     {"tcp.host", SettingType::text, "127.0.0.1", "", "", "address that the TCP transport listens on and publishes"},
     {"wait.spin", SettingType::duration, "20us", "0us..1s", "", "how long a waiter polls before it sleeps in the kernel"},
     // collectives
-    {"collective.timeout", SettingType::duration, "30s", "1ms..1d", "", "how long a collective may take before it ends with an error"},
-    {"collective.algorithm", SettingType::choice, "auto", "auto|ring|recursive_doubling", "", "algorithm of allreduce; auto = the cheapest by the planner's model"},
+    {"collective.timeout", SettingType::duration, "30s", "1ms..1d", "", "how long a collective of the agent's workers may take before it ends with an error"},
+    {"collective.algorithm", SettingType::choice, "auto", "auto|ring|recursive_doubling", "", "algorithm of allreduce among workers, the same at all agents; auto = the cheapest by the planner's model"},
     // broker
     {"broker.listen", SettingType::text, "127.0.0.1:4700", "", "", "address that the broker listens on"},
     {"broker.address", SettingType::text, "127.0.0.1:4700", "", "", "broker that agents and clients connect to"},

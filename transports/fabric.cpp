@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/settings.h"
 #include "transports/shm/shm.h"
 #include "transports/tcp/tcp.h"
 
@@ -37,6 +38,7 @@ Result<std::vector<Named>> unpack(std::span<const std::byte> bytes) {
 class SimpleFabric final : public Fabric {
  public:
   Result<void> start(const FabricOptions& options) {
+    spin_ = options.spin;
     for (const std::string& name : options.transports) {
       if (std::any_of(owned_.begin(), owned_.end(), [&](const auto& t) { return t->name() == name; }))
         return fail(ErrorCode::invalid_argument, "start transports", "'" + name + "' is named twice");
@@ -86,7 +88,7 @@ class SimpleFabric final : public Fabric {
     return any;
   }
   Result<void> wait(Deadline deadline, const CancelFlag* cancel, std::string_view what) override {
-    return transport::wait(all_, deadline, cancel, what);
+    return transport::wait(all_, deadline, cancel, what, spin_);
   }
   void interrupt() override {
     for (Transport* transport : all_) transport->interrupt();
@@ -134,9 +136,14 @@ class SimpleFabric final : public Fabric {
   std::vector<std::unique_ptr<Transport>> owned_;
   std::vector<Transport*> all_;
   Bytes address_;
+  Clock::duration spin_{};
 };
 
 }  // namespace
+
+FabricOptions fabric_options(const Settings& settings) {
+  return {settings.list("transports"), settings.text("tcp.host"), settings.duration("wait.spin")};
+}
 
 Result<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
   auto fabric = std::make_unique<SimpleFabric>();

@@ -9,12 +9,19 @@
 
 #include "transports/transport.h"
 
+namespace cenote {
+class Settings;
+}
+
 namespace cenote::transport {
 
 struct FabricOptions {
   std::vector<std::string> transports{"shm", "tcp"};  ///< in order of preference
   std::string tcp_host = "127.0.0.1";  ///< address that the TCP transport listens on and publishes
+  Clock::duration spin = std::chrono::microseconds(20);  ///< how long wait() polls before it sleeps
 };
+/// What the settings transports, tcp.host and wait.spin say.
+FabricOptions fabric_options(const Settings& settings);
 
 /// How one peer is reached. `transport` lives as long as the Fabric; allocate there what this peer shall
 /// reach.

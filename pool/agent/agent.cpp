@@ -80,8 +80,8 @@ class RunningAgent final : public Agent {
     core.agent = options_.name;
     core.devices = devices_;
     core.driver = spec_;
-    core.transports = options_.transports;
-    core.tcp_host = options_.tcp_host;
+    core.fabric = options_.fabric;
+    core.collectives = options_.collectives;
     core.clock_drift_ms = options_.clock_drift_ms;
     core.now_unix_ms = unix_ms;
     core_.emplace(std::move(core), *workers_);

@@ -22,9 +22,9 @@ struct AgentOptions {
   std::string listen = "127.0.0.1:0";
   std::string advertise;  ///< host:port told to clients; "" = where it listens
   std::string broker;
-  std::vector<std::string> devices;  ///< as in the setting agent.devices
-  std::vector<std::string> transports{"shm", "tcp"};
-  std::string tcp_host = "127.0.0.1";
+  std::vector<std::string> devices;         ///< as in the setting agent.devices
+  transport::FabricOptions fabric{};        ///< of the workers
+  remote::CollectiveOptions collectives{};  ///< of the ranks in the workers
   std::uint64_t emulator_seed = 0;
   bool emulator_adversarial = false;
   std::int64_t clock_drift_ms = 0;

@@ -131,8 +131,8 @@ Result<WorkerSetup> AgentCore::begin(const LeaseToken& token,
   setup.generation = session.generation;
   setup.devices = session.devices;
   setup.driver = options_.driver;
-  setup.transports = options_.transports;
-  setup.tcp_host = options_.tcp_host;
+  setup.fabric = options_.fabric;
+  setup.collectives = options_.collectives;
   setup.client_fabric_address = session.client_address;
   setup.channel = session.reply.channel;
   sessions_[token.lease_id] = std::move(session);

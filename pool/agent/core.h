@@ -22,9 +22,9 @@ namespace cenote::pool::agent {
 struct CoreOptions {
   std::string agent;
   std::vector<LocalDevice> devices;
-  DriverSpec driver;  ///< what the workers open
-  std::vector<std::string> transports{"shm", "tcp"};
-  std::string tcp_host = "127.0.0.1";
+  DriverSpec driver;                        ///< what the workers open
+  transport::FabricOptions fabric{};        ///< of the workers
+  remote::CollectiveOptions collectives{};  ///< of the ranks in the workers
   std::int64_t clock_drift_ms = 0;
   /// Wall clock in unix milliseconds: leases are written in it.
   std::function<std::int64_t()> now_unix_ms;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pool/lease_token.h"
+#include "pool/remote/worker.h"
 #include "runtime/bytes.h"
 #include "runtime/deadline.h"
 #include "runtime/result.h"
@@ -44,8 +45,8 @@ struct WorkerSetup {
   DriverSpec driver;
   std::vector<LocalDevice> devices;  ///< in the order in which the client counts them
   std::vector<std::uint64_t> memory_limits;
-  std::vector<std::string> transports;  ///< of the fabric, in order of preference
-  std::string tcp_host;
+  transport::FabricOptions fabric{};
+  remote::CollectiveOptions collectives{};
   Bytes client_fabric_address;
   std::uint32_t channel = 0;
 };

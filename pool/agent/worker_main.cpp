@@ -93,10 +93,7 @@ struct Served {
 Result<Served> prepare(const WorkerSetup& setup) {
   Served served;
   CENOTE_ASSIGN(served.driver, open_driver(setup.driver));
-  transport::FabricOptions fabric;
-  fabric.transports = setup.transports;
-  fabric.tcp_host = setup.tcp_host;
-  CENOTE_ASSIGN(served.fabric, transport::Fabric::create(fabric));
+  CENOTE_ASSIGN(served.fabric, transport::Fabric::create(setup.fabric));
   remote::WorkerOptions options;
   options.lease_id = setup.lease_id;
   for (const auto& device : setup.devices)
@@ -104,7 +101,8 @@ Result<Served> prepare(const WorkerSetup& setup) {
   options.memory_limits = setup.memory_limits;
   options.client_fabric_address = setup.client_fabric_address;
   options.channel = setup.channel;
-  options.rank_fabric = fabric;
+  options.rank_fabric = setup.fabric;
+  options.collectives = setup.collectives;
   CENOTE_ASSIGN(served.worker, remote::Worker::create(*served.driver, *served.fabric, std::move(options)));
   return served;
 }

@@ -52,6 +52,29 @@ tl::unexpected<Error> malformed(const char* what) {
   return fail(ErrorCode::protocol_error, what, "the message is cut short, or from another version of cenote");
 }
 
+void put_duration(Writer& out, Clock::duration span) {
+  out.put(static_cast<std::int64_t>(std::chrono::nanoseconds(span).count()));
+}
+
+Clock::duration get_duration(Reader& in) { return std::chrono::nanoseconds(in.get<std::int64_t>()); }
+
+void put_fabric(Writer& out, const transport::FabricOptions& fabric) {
+  out.put(static_cast<std::uint32_t>(fabric.transports.size()));
+  for (const auto& name : fabric.transports) out.text(name);
+  out.text(fabric.tcp_host);
+  put_duration(out, fabric.spin);
+}
+
+transport::FabricOptions get_fabric(Reader& in) {
+  transport::FabricOptions fabric;
+  fabric.transports.clear();
+  const auto transports = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < transports && !in.bad(); ++i) fabric.transports.push_back(in.text());
+  fabric.tcp_host = in.text();
+  fabric.spin = get_duration(in);
+  return fabric;
+}
+
 }  // namespace
 
 Bytes encode_setup(const WorkerSetup& setup) {
@@ -64,9 +87,10 @@ Bytes encode_setup(const WorkerSetup& setup) {
     out.put(setup.memory_limits[i]);
   }
   put_driver(out, setup.driver);
-  out.put(static_cast<std::uint32_t>(setup.transports.size()));
-  for (const auto& name : setup.transports) out.text(name);
-  out.text(setup.tcp_host).blob(setup.client_fabric_address);
+  put_fabric(out, setup.fabric);
+  out.text(setup.collectives.algorithm);
+  put_duration(out, setup.collectives.timeout);
+  out.blob(setup.client_fabric_address);
   return out.take();
 }
 
@@ -88,9 +112,9 @@ Result<WorkerSetup> decode_setup(std::span<const std::byte> message) {
     setup.devices.push_back(std::move(device));
   }
   setup.driver = get_driver(in);
-  const auto transports = in.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < transports && !in.bad(); ++i) setup.transports.push_back(in.text());
-  setup.tcp_host = in.text();
+  setup.fabric = get_fabric(in);
+  setup.collectives.algorithm = in.text();
+  setup.collectives.timeout = get_duration(in);
   const auto address = in.blob();
   setup.client_fabric_address.assign(address.begin(), address.end());
   if (!in.finished()) return malformed("read worker setup");

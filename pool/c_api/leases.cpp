@@ -46,8 +46,7 @@ Result<std::unique_ptr<cenote_pool>> connect(const cenote_pool_options* given) {
   CENOTE_ASSIGN(const auto program, dropin::find_helper(settings.text("session.helper")));
   CENOTE_ASSIGN(auto for_helper, helper_settings(settings));
   dropin::WorkOptions work;
-  work.fabric.transports = settings.list("transports");
-  work.fabric.tcp_host = settings.text("tcp.host");
+  work.fabric = transport::fabric_options(settings);
   work.worker_timeout = settings.duration("worker.timeout");
   auto made = std::make_unique<cenote_pool>();
   CENOTE_ASSIGN(made->helper, dropin::HelperPool::connect(program, std::move(for_helper), std::move(work),

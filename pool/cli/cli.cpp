@@ -34,8 +34,7 @@ Result<std::unique_ptr<PoolClient>> make_client(const Settings& settings) {
   options.broker = settings.text("broker.address");
   CENOTE_ASSIGN(options.credentials,
                 load_credentials(settings, tls::Role::client, settings.text("client.name")));
-  options.fabric.transports = settings.list("transports");
-  options.fabric.tcp_host = settings.text("tcp.host");
+  options.fabric = transport::fabric_options(settings);
   options.worker_timeout = settings.duration("worker.timeout");
   return PoolClient::connect(std::move(options));
 }

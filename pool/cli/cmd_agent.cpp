@@ -31,8 +31,8 @@ Result<agent::AgentOptions> read_options(const Settings& settings, std::string n
   options.advertise = settings.text("agent.advertise");
   options.broker = settings.text("broker.address");
   options.devices = settings.list("agent.devices");
-  options.transports = settings.list("transports");
-  options.tcp_host = settings.text("tcp.host");
+  options.fabric = transport::fabric_options(settings);
+  options.collectives = {settings.text("collective.algorithm"), settings.duration("collective.timeout")};
   options.worker_timeout = settings.duration("worker.timeout");
   options.emulator_seed = settings.uinteger("emulator.seed");
   options.emulator_adversarial = settings.boolean("emulator.adversarial");

@@ -121,7 +121,8 @@ Result<std::unique_ptr<collectives::Communicator>> CommRank::make() {
   CENOTE_ASSIGN(options.id, UniqueId::parse(options_.id));
   options.fabric = options_.fabric;
   options.init_timeout = options_.init_timeout;
-  options.operation_timeout = options_.operation_timeout;
+  options.algorithm = options_.collectives.algorithm;
+  options.operation_timeout = options_.collectives.timeout;
   options.cancel = &cancel_;
   return collectives::Communicator::create(options);
 }
@@ -139,7 +140,7 @@ Result<void> CommRank::perform(collectives::Communicator& communicator, const Op
   } else {
     CENOTE_ASSIGN(request, communicator.broadcast(recv, operation.count, operation.type, operation.root));
   }
-  return communicator.wait(request, Deadline::in(options_.operation_timeout));
+  return communicator.wait(request, Deadline::in(options_.collectives.timeout));
 }
 
 void CommRank::run() {

@@ -20,6 +20,7 @@
 #include "collectives/communicator.h"
 #include "cuda/driver.h"
 #include "pool/remote/fence.h"
+#include "pool/remote/worker.h"
 
 namespace cenote::pool::remote {
 
@@ -31,7 +32,7 @@ class CommRank {
     std::string device;  ///< "cuda:0", for memory descriptions
     transport::FabricOptions fabric;
     Clock::duration init_timeout{};
-    Clock::duration operation_timeout{};
+    CollectiveOptions collectives{};
   };
   struct Operation {
     enum class Kind : std::uint8_t { allreduce, broadcast } kind = Kind::allreduce;

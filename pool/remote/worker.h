@@ -12,6 +12,12 @@
 
 namespace cenote::pool::remote {
 
+/// Of every communicator whose rank a worker is.
+struct CollectiveOptions {
+  std::string algorithm = "auto";  ///< of allreduce; the same at all ranks, or their group does not form
+  Clock::duration timeout = std::chrono::seconds(30);  ///< of one operation
+};
+
 struct WorkerOptions {
   std::string lease_id;
   std::vector<cuda::DeviceId> devices;       ///< ordinals of `driver`, in the order the client counts them
@@ -22,7 +28,7 @@ struct WorkerOptions {
   /// For the ranks of pooled communicators: each has a fabric of its own, made with these. Its tcp_host is
   /// also where rank 0's worker listens for the others.
   transport::FabricOptions rank_fabric{};
-  Clock::duration collective_timeout = std::chrono::seconds(30);
+  CollectiveOptions collectives{};
   /// What the images of the session's modules may take of this process's memory, together and decompressed;
   /// the client gets out_of_memory beyond.
   std::uint64_t module_bytes = std::uint64_t{512} << 20;

@@ -38,7 +38,7 @@ Result<void> WorkerLane::on(const CommCreate& c) {
   options.device = "cuda:" + std::to_string(device_);
   options.fabric = shared_.options.rank_fabric;
   options.init_timeout = std::chrono::milliseconds(c.timeout_ms);
-  options.operation_timeout = shared_.options.collective_timeout;
+  options.collectives = shared_.options.collectives;
   slot.create_request = c.request;
   slot.context = context_;
   slot.rank = std::make_unique<CommRank>(shared_.driver, contexts_[context_], control_, *shared_.waker,

@@ -6,6 +6,7 @@ that a good one does, fails here.
 
 import os
 import pathlib
+import re
 import sys
 import unittest
 
@@ -74,6 +75,17 @@ def tree():
                 continue  # not text, or a build's own that is gone again
 
 
+def unread_settings(table, files):
+    """The settings of the table that no product code reads."""
+    names = re.findall(r'^\s*\{"([a-z_.]+)", SettingType::', table, re.M)
+    read = set()
+    for path, text in files:
+        if rules.is_code(path) and rules.room_of(path) in rules.PRODUCT:
+            getters = r'[.>](?:boolean|integer|uinteger|duration|size|text|list)\(\s*"([a-z_.]+)"\s*\)'
+            read.update(re.findall(getters, text))
+    return names, [name for name in names if name not in read]
+
+
 class House(unittest.TestCase):
     def test_every_rule_breaks_on_bad_samples_and_accepts_good_ones(self):
         for name, path, text, lines in SAMPLES:
@@ -99,6 +111,17 @@ class House(unittest.TestCase):
         self.assertTrue(any(path == "runtime/result.h" for path, _ in files))
         offences = rules.check(files)
         self.assertEqual(offences, [], "\n" + "\n".join(offences))
+
+
+    def test_every_setting_has_a_reader(self):
+        table = '    {"a.b", SettingType::text, ""},\n    {"c", SettingType::duration, "1s"},\n'
+        reader = 'x = settings.text("a.b");\n'
+        self.assertEqual(unread_settings(table, [("pool/a.cpp", reader)]), (["a.b", "c"], ["c"]))
+        self.assertEqual(unread_settings(table, [("tests/unit/a.cpp", reader)])[1], ["a.b", "c"])
+        files = list(tree())
+        names, unread = unread_settings(dict(files)["runtime/settings_table.h"], files)
+        self.assertGreater(len(names), 20)
+        self.assertEqual(unread, [])
 
 
 if __name__ == "__main__":

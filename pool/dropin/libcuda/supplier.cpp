@@ -19,10 +19,8 @@ Result<std::unique_ptr<pool::remote::RemoteDriver>> open() {
         Error{ErrorCode::not_found, "find leased GPUs", "this program was not started under a lease"}.fix(
             "start it with `cenote lease --gpus N -- PROGRAM`"));
   }
-  transport::FabricOptions fabric;
-  fabric.transports = settings.list("transports");
-  fabric.tcp_host = settings.text("tcp.host");
-  return pool::dropin::open_session(socket, fabric, Deadline::in(settings.duration("session.timeout")),
+  return pool::dropin::open_session(socket, transport::fabric_options(settings),
+                                    Deadline::in(settings.duration("session.timeout")),
                                     settings.duration("worker.timeout"));
 }
 

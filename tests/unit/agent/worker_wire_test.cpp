@@ -15,8 +15,8 @@ WorkerSetup a_setup() {
       .machine = "a@b", .emulated = {{"H200", 1024}, {"A100", 512}}, .seed = 3, .adversarial = true};
   setup.devices = {{.uuid = "u0", .model = "H200", .memory_bytes = 1024, .ordinal = 1}};
   setup.memory_limits = {99};
-  setup.transports = {"shm", "tcp"};
-  setup.tcp_host = "10.0.0.1";
+  setup.fabric = {{"tcp", "shm"}, "10.0.0.1", std::chrono::microseconds(70)};
+  setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
   return setup;
@@ -31,6 +31,11 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
   EXPECT_TRUE(got->driver.adversarial);
   EXPECT_EQ(got->devices[0].ordinal, 1U);
   EXPECT_EQ(got->memory_limits, sent.memory_limits);
+  EXPECT_EQ(got->fabric.transports, sent.fabric.transports);
+  EXPECT_EQ(got->fabric.tcp_host, "10.0.0.1");
+  EXPECT_EQ(got->fabric.spin, std::chrono::microseconds(70));
+  EXPECT_EQ(got->collectives.algorithm, "ring");
+  EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);
 }
 

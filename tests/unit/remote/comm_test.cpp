@@ -165,6 +165,60 @@ TEST_P(Pooled, ALostWorkerEndsThePeersCollectiveWithItsRankNamed) {
   EXPECT_THAT(failure->message(), HasSubstr("rank 2 (lease 7f3a gpu 2 (H200 on agent-c))"));
 }
 
+Rig rig_with(const char* transport, const std::vector<CollectiveOptions>& of_workers) {
+  return {transport,
+          std::vector<std::size_t>(of_workers.size(), 1),
+          small(),
+          0,
+          WorkerOptions{}.module_bytes,
+          default_worker_timeout,
+          of_workers};
+}
+
+TEST_P(Pooled, WorkersThatWereToldDifferentAlgorithmsFormNoGroupAndSayWhy) {
+  auto rig = rig_with(GetParam(), {{.algorithm = "ring"}, {.algorithm = "recursive_doubling"}});
+  ASSERT_NE(rig.client, nullptr);
+  const auto made = rig.client->communicator({0, 1}, Deadline::in(std::chrono::seconds(30)));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(made.error().message(),
+              HasSubstr("rank 0 has algorithm ring, rank 1 has algorithm recursive_doubling"));
+}
+
+TEST_P(Pooled, ACollectiveEndsAtTheTimeoutOfItsWorkers) {
+  const CollectiveOptions hasty{.timeout = std::chrono::milliseconds(1500)};
+  auto rig = rig_with(GetParam(), {hasty, hasty});
+  ASSERT_NE(rig.client, nullptr);
+  auto made = rig.client->communicator({0, 1}, Deadline::in(std::chrono::seconds(30)));
+  ASSERT_TRUE(made) << made.error().message();
+  Group group(*rig.client, {0, 1}, 100);
+  group.fill();
+  ASSERT_EQ(group.synchronise(), Status::success);
+  // Rank 1 never comes to the sum: its stream is held.
+  cuda::DevicePtr gate = 0;
+  ASSERT_EQ(rig.client->ctx_set_current(group.contexts[1]), Status::success);
+  ASSERT_EQ(rig.client->mem_alloc(&gate, 4), Status::success);
+  ASSERT_EQ(rig.client->memset_d8(gate, 0, 4), Status::success);
+  ASSERT_EQ(rig.client->ctx_synchronize(), Status::success);
+  ASSERT_EQ(rig.client->stream_wait_value32(group.streams[1], gate, 1, cuda::wait_eq), Status::success);
+  const auto began = Clock::now();
+  ASSERT_TRUE((*made)->allreduce(group.buffers, group.buffers, group.count, CENOTE_FLOAT32, CENOTE_SUM,
+                                 group.streams));
+  EXPECT_NE(rig.client->stream_synchronize(group.streams[0]), Status::success);
+  EXPECT_GE(Clock::now() - began, hasty.timeout);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(25)) << "well below the default";
+  const auto failure = (*made)->failure();
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->message(), HasSubstr("rank 1 (lease 7f3a gpu 1"));
+  // Lets the stream go; the first calls may be told of the failure instead.
+  const std::uint32_t open = 1;
+  auto let_go = Status::unknown;
+  for (int call = 0; call < 10 && let_go != Status::success; ++call)
+    let_go = rig.client->memcpy_htod(gate, &open, sizeof open);
+  EXPECT_EQ(let_go, Status::success) << rig.client->last_error_detail();
+  (void)rig.client->stream_synchronize(group.streams[1]);
+}
+
 TEST_P(Pooled, ABufferThatIsTooShortIsRefusedBeforeAnythingIsSent) {
   Rig rig(GetParam(), {1, 1}, small());
   ASSERT_NE(rig.client, nullptr);

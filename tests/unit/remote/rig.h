@@ -80,7 +80,8 @@ struct Rig {
   Rig(const std::string& transport, const std::vector<std::size_t>& devices_of_workers,
       const cuda::EmulatorOptions& like = {}, std::uint64_t memory_limit = 0,
       std::uint64_t module_bytes = WorkerOptions{}.module_bytes,
-      Clock::duration worker_timeout = default_worker_timeout) {
+      Clock::duration worker_timeout = default_worker_timeout,
+      const std::vector<CollectiveOptions>& collectives = {}) {
     auto fabric = transport::Fabric::create(over(transport)).value();
     std::vector<WorkerAddress> addresses;
     int gpu = 0;
@@ -102,6 +103,7 @@ struct Rig {
       auto worker = options_for(fabric->address(), address.channel, devices);
       worker.memory_limits.assign(devices.size(), memory_limit);
       worker.module_bytes = module_bytes;
+      if (w < collectives.size()) worker.collectives = collectives[w];
       workers.push_back(std::make_unique<WorkerThread>(*drivers.back(), over(transport), worker));
       address.fabric_address = workers.back()->address();
       address.peer = "agent-" + std::string(1, static_cast<char>('a' + static_cast<char>(w)));

@@ -132,7 +132,7 @@ TEST(Bootstrap, JoinNamesTheRanksThatHaveNotArrived) {
       ASSERT_FALSE(group);
       EXPECT_EQ(group.error().code, ErrorCode::deadline_exceeded);
       EXPECT_THAT(group.error().message(), HasSubstr("ranks 3, 7 of 8 have not arrived"));
-      EXPECT_THAT(group.error().message(), HasSubstr("bootstrap.timeout"));
+      EXPECT_THAT(group.error().message(), HasSubstr("more time to form"));
     });
   }
 }

@@ -1,9 +1,12 @@
 // Sleeping and waking: nothing is lost, nothing is burnt.
+#include <sys/resource.h>
 #include <time.h>
 
 #include <thread>
 
+#include "runtime/settings.h"
 #include "tests/unit/transports/pair.h"
+#include "transports/fabric.h"
 
 namespace cenote::transport::test {
 namespace {
@@ -56,6 +59,28 @@ TEST_P(Wait, SleepsWithoutUsingTheProcessor) {
   const double before = thread_seconds();
   (void)wait(all, Deadline::in(1s), nullptr, "sleep");
   EXPECT_LT(thread_seconds() - before, 0.2);
+}
+
+/// How often this thread gave up the processor to wait in the kernel.
+std::int64_t sleeps() {
+  rusage use{};
+  ::getrusage(RUSAGE_THREAD, &use);
+  return use.ru_nvcsw;
+}
+
+TEST_P(Wait, OfAFabricPollsAsLongAsTheSettingSaysBeforeItSleeps) {
+  std::vector<std::int64_t> slept;
+  for (const auto* spin : {"1s", "0us"}) {
+    const auto settings = Settings::load(
+        {{}, Environment{}, {"transports=" + GetParam().name, std::string("wait.spin=") + spin}});
+    ASSERT_TRUE(settings) << settings.error().message();
+    const auto fabric = Fabric::create(fabric_options(*settings)).value();
+    (void)fabric->wait(Deadline::in(1ms), nullptr, "warm up");
+    const auto before = sleeps();
+    EXPECT_FALSE(fabric->wait(Deadline::in(1s), nullptr, "nothing"));
+    slept.push_back(sleeps() - before);
+  }
+  EXPECT_LT(2 * slept[0], slept[1]);
 }
 
 /// Two threads that sleep at once when there is nothing to do (no spinning) hand a token to and fro. A lost
