@@ -26,8 +26,8 @@ struct WatchedSession {
 class SessionWatch {
  public:
   /// `lost` is called from the watch's thread for each session that ended though its client did not end it:
-  /// its worker died, its lease was ended, or its agent is gone. Told within 3 s of the death of a process;
-  /// within 20 s where a machine vanishes without a word.
+  /// its worker died, its lease was ended, or its agent is gone. Told within 3 s of the death of a process
+  /// (on a machine that is not overloaded), within about 20 s where a machine vanishes without a word.
   static std::unique_ptr<SessionWatch> create(std::function<void(const Error&)> lost);
   /// Ends the calls; waits for no peer, but for a call of `lost` that is being made.
   virtual ~SessionWatch() = default;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 
@@ -12,16 +13,26 @@
 namespace cenote::pool::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 class SessionLossTest : public ::testing::Test {
  protected:
-  void SetUp() override { begin({}); }
+  // The broker must not end the lease of a dead agent before its client has heard of the agent.
+  void SetUp() override { begin({"broker.agent_dead=10m"}); }
   void begin(std::vector<std::string> settings) {
     cluster = Cluster::start(std::move(settings));
     ASSERT_NE(cluster, nullptr);
     client = cluster->client();
-    auto granted = client->lease({.gpus = 4, .ttl = std::chrono::minutes(10)}, patience());
+    take_a_lease();
+  }
+  void take_a_lease() {
+    work.reset();
+    lease.reset();
+    told.clear();
+    // Those of a lease that has just ended are being cleared.
+    auto granted = client->lease({.gpus = 4, .ttl = std::chrono::minutes(10), .wait = true}, patience());
     ASSERT_TRUE(granted) << granted.error().message();
     lease = std::move(*granted);
     lease->on_session_loss([this](const Error& error) {
@@ -37,6 +48,17 @@ class SessionLossTest : public ::testing::Test {
     const std::lock_guard lock(mutex);
     return told;
   }
+  /// Of one of the losses told so far: the broker may end the lease, and with it the other sessions,
+  /// meanwhile.
+  bool heard_of(const std::string& words) {
+    const auto all = heard();
+    return std::ranges::any_of(all, [&](const auto& one) { return one.find(words) != std::string::npos; });
+  }
+  /// 3 s are promised; a single death may meet a machine that is busy with something else.
+  static void expect_within_promise(std::vector<Clock::duration> told_after) {
+    std::ranges::sort(told_after);
+    EXPECT_LT(told_after[told_after.size() / 2], std::chrono::seconds(3));
+  }
 
   std::mutex mutex;
   std::vector<std::string> told;
@@ -47,20 +69,37 @@ class SessionLossTest : public ::testing::Test {
 };
 
 TEST_F(SessionLossTest, AKilledAgentIsToldOfWithItsName) {
-  cluster->processes().kill_agent("b");
-  ASSERT_TRUE(eventually([&] { return !heard().empty(); }));
-  EXPECT_THAT(heard().front(), HasSubstr("lease " + lease->info().id));
-  EXPECT_THAT(heard().front(), HasSubstr("b (127.0.0.1:"));
-  EXPECT_THAT(heard().front(), HasSubstr("its agent cannot be reached any more"));
-  ASSERT_TRUE(lease->session_lost());
+  std::vector<Clock::duration> told_after;
+  for (const std::string agent : {"b", "c", "a"}) {
+    cluster->processes().kill_agent(agent);
+    const auto killed = Clock::now();
+    ASSERT_TRUE(eventually([&] { return heard_of(" " + agent + " (127.0.0.1:"); })) << agent;
+    told_after.push_back(Clock::now() - killed);
+    EXPECT_THAT(heard(), Contains(AllOf(HasSubstr("lease " + lease->info().id),
+                                        HasSubstr(" " + agent + " (127.0.0.1:"),
+                                        HasSubstr("its agent cannot be reached any more"))));
+    ASSERT_TRUE(lease->session_lost());
+  }
+  expect_within_promise(told_after);
 }
 
 TEST_F(SessionLossTest, AKilledWorkerIsToldOfWithItsSignal) {
-  const auto workers = children_of(cluster->processes().agent_pid("c"));
-  ASSERT_EQ(workers.size(), 1U);
-  ::kill(workers.front(), SIGKILL);
-  ASSERT_TRUE(eventually([&] { return !heard().empty(); }));
-  EXPECT_THAT(heard().front(), HasSubstr("its worker on agent c ended: killed by signal 9 (KILL)"));
+  std::vector<Clock::duration> told_after;
+  for (int round = 0; round < 3; ++round) {
+    const auto workers = children_of(cluster->processes().agent_pid("c"));
+    ASSERT_EQ(workers.size(), 1U);
+    ::kill(workers.front(), SIGKILL);
+    const auto killed = Clock::now();
+    ASSERT_TRUE(eventually([&] {
+      return heard_of("its worker on agent c ended: killed by signal 9 (KILL)");
+    })) << ::testing::PrintToString(heard());
+    told_after.push_back(Clock::now() - killed);
+    work.reset();
+    ASSERT_TRUE(eventually([&] { return cluster->idle(); })) << "its lease ends";
+    take_a_lease();
+    if (HasFatalFailure()) return;
+  }
+  expect_within_promise(told_after);
 }
 
 class StoppedWorkerTest : public SessionLossTest {
@@ -72,8 +111,8 @@ TEST_F(StoppedWorkerTest, IsKilledByItsAgentToldOfAndItsLeaseEnds) {
   const auto workers = children_of(cluster->processes().agent_pid("c"));
   ASSERT_EQ(workers.size(), 1U);
   ::kill(workers.front(), SIGSTOP);
-  ASSERT_TRUE(eventually([&] { return !heard().empty(); }));
-  EXPECT_THAT(heard().front(), HasSubstr("its worker on agent c ended: it did not answer for 6."));
+  ASSERT_TRUE(eventually([&] { return heard_of("its worker on agent c ended: it did not answer for "); }))
+      << ::testing::PrintToString(heard());
   EXPECT_TRUE(eventually([&] { return cluster->idle(); })) << "its GPUs are free again";
   EXPECT_FALSE(alive(workers.front()));
 }
