@@ -25,9 +25,6 @@ struct HostIdentity {
   /// Makes `in` bad() when the bytes are no identity.
   static HostIdentity unpack(Reader& in);
 
-  [[nodiscard]] bool same_host(const HostIdentity& other) const {
-    return !boot_id.empty() && boot_id == other.boot_id;
-  }
   /// "boot 3f2a…, net 4026531840, ipc ..." for logs and `cenote doctor`.
   [[nodiscard]] std::string text() const;
   bool operator==(const HostIdentity&) const = default;

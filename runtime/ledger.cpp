@@ -67,7 +67,6 @@ Ledger::Ticket Ledger::begin(std::uint64_t group, std::uint32_t rank, LiteralTex
     slot.close();
     return {index};
   }
-  overflows_.fetch_add(1, std::memory_order_relaxed);
   return {};
 }
 

@@ -60,15 +60,12 @@ class Ledger {
 
   /// The operations in flight, oldest first. One that changes while it is read is read again.
   [[nodiscard]] std::vector<LedgerRow> snapshot() const;
-  /// Operations that found no slot.
-  [[nodiscard]] std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
 
  private:
   struct Slot;
   std::unique_ptr<Slot[]> slots_;
   std::uint32_t count_;
   std::atomic<std::uint32_t> next_{0};  ///< where the search for a free slot starts
-  std::atomic<std::uint64_t> overflows_{0};
 };
 
 /// A table for people; ages are counted back from `now`.

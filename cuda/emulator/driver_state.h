@@ -24,7 +24,6 @@ class ForkMark {
   ForkMark& operator=(const ForkMark&) = delete;
   /// False when the page could not be had.
   bool set();
-  [[nodiscard]] bool is_set() const { return page_ != nullptr; }
   [[nodiscard]] bool forked() const {
     return page_ != nullptr && *static_cast<const volatile int*>(page_) == 0;
   }

@@ -164,7 +164,6 @@ class Decoder {
   Slot constant(Constant::Kind kind, unsigned width, std::uint64_t value, std::uint32_t index,
                 Special special);
   Slot source(const Operand& o, unsigned width);
-  Slot source_any(const Operand& o, unsigned natural, unsigned& width);
   Slot special(std::string_view name, unsigned width);
   Slot symbol_address(const Operand& o, unsigned width);
   Slot target(const Operand& o, unsigned width);

@@ -61,10 +61,6 @@ class CallGate {
     if (current_ != nullptr) current_->TryCancel();
     changed_.notify_all();
   }
-  [[nodiscard]] bool is_shut() const {
-    const std::lock_guard lock(mutex_);
-    return shut_;
-  }
   /// False = the gate was shut meanwhile.
   bool sleep(Clock::duration span) {
     std::unique_lock lock(mutex_);

@@ -65,7 +65,6 @@ class WorkerLane {
   /// How long the serving thread may sleep without looking here; forever when everything wakes it.
   [[nodiscard]] Clock::duration patience() const;
   [[nodiscard]] WorkerLoad::PerDevice load() const;
-  [[nodiscard]] std::uint64_t commands_done() const { return commands_done_; }
   [[nodiscard]] cuda::DeviceId device() const { return device_; }
 
   /// The client says that its function has returned: the stream that waits for it goes on.

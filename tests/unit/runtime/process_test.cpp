@@ -109,20 +109,9 @@ TEST(HostIdentity, IsStableInAProcessAndSurvivesTheWire) {
   EXPECT_TRUE(reader.finished());
   for (std::size_t cut = 0; cut < writer.bytes().size(); ++cut) {
     Reader broken(std::span(writer.bytes()).first(cut));
-    EXPECT_FALSE(here->same_host(HostIdentity::unpack(broken)));
+    EXPECT_NE(HostIdentity::unpack(broken), *here);
     EXPECT_TRUE(broken.bad());
   }
-}
-
-TEST(HostIdentity, ADifferentBootIsAnotherHostWhateverItsNamespaces) {
-  const auto here = *HostIdentity::read();
-  auto there = here;
-  there.network_space += 1;
-  EXPECT_TRUE(here.same_host(there));
-  there = here;
-  there.boot_id.back() = there.boot_id.back() == '0' ? '1' : '0';
-  EXPECT_FALSE(here.same_host(there));
-  EXPECT_FALSE(HostIdentity{}.same_host(HostIdentity{}));
 }
 
 TEST(SocketAddress, ParsesWhatItPrints) {
