@@ -13,7 +13,7 @@
 
 namespace cenote::pool::agent {
 
-inline constexpr std::size_t kMaxWorkerMessage = 64 * 1024;
+inline constexpr std::size_t kMaxWorkerMessage = std::size_t{64} * 1024;
 inline constexpr int kWorkerFd = 3;  ///< the worker's end of the socket pair
 
 /// Exit codes of a worker that ended by itself; anything else (and any signal) is a crash.
