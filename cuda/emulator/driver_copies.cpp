@@ -1,6 +1,7 @@
 // Copies and fills. What may still be read or written after the call returns is CUDA's rule: pageable host
 // memory is not, pinned memory is until the stream gets there.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -16,12 +17,27 @@ constexpr std::size_t kPlainStaging = 64 << 10;
 constexpr std::size_t kAsyncStaging = 4 << 20;
 constexpr std::size_t kPage = 4096;
 
+template <class T>
+bool move_word(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes != sizeof(T) || reinterpret_cast<std::uintptr_t>(to) % alignof(T) != 0) return false;
+  T word;
+  std::memcpy(&word, from, sizeof word);
+  std::atomic_ref(*reinterpret_cast<T*>(to)).store(word, std::memory_order_release);
+  return true;
+}
+
+// One word arrives whole, for a stream may wait for its value.
+void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (move_word<std::uint32_t>(to, from, bytes) || move_word<std::uint64_t>(to, from, bytes)) return;
+  std::memmove(to, from, bytes);
+}
+
 void move_pieces(const std::vector<Piece>& to, const std::vector<Piece>& from) {
   std::size_t to_at = 0;
   std::size_t from_at = 0;
   for (std::size_t t = 0, f = 0; t < to.size() && f < from.size();) {
     const auto count = std::min(to[t].bytes - to_at, from[f].bytes - from_at);
-    std::memmove(to[t].host + to_at, from[f].host + from_at, count);
+    move_bytes(to[t].host + to_at, from[f].host + from_at, count);
     to_at += count;
     from_at += count;
     if (to_at == to[t].bytes) {
