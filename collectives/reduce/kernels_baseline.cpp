@@ -1,2 +1,7 @@
-#define CENOTE_KERNEL_TABLE baseline_kernels
 #include "collectives/reduce/kernels_body.h"
+
+namespace cenote::collectives::detail {
+
+constinit const KernelTable baseline_kernels = all_kernels;
+
+}  // namespace cenote::collectives::detail

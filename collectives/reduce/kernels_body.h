@@ -2,7 +2,8 @@
 // language alone: a std:: inline function compiled here with AVX-512 could otherwise be the copy that the
 // linker keeps for the whole program. Loops are branch-free, for the compiler to vectorise.
 //
-// The including file defines CENOTE_KERNEL_TABLE, and CENOTE_HALF_HARDWARE where F16C can be used.
+// The including file defines CENOTE_HALF_HARDWARE where F16C can be used, and gives `all_kernels` to the
+// others under the name of its width.
 
 #include "collectives/reduce/kernels.h"
 
@@ -218,7 +219,7 @@ inline std::size_t half_blocks(unsigned char* out, const unsigned char* a, std::
   return i;
 }
 
-void half_sum(void* dst, const void* a, const void* b, std::size_t count) {
+inline void half_sum(void* dst, const void* a, const void* b, std::size_t count) {
   auto* out = static_cast<unsigned char*>(dst);
   const auto* x = static_cast<const unsigned char*>(a);
   const auto* y = static_cast<const unsigned char*>(b);
@@ -228,7 +229,7 @@ void half_sum(void* dst, const void* a, const void* b, std::size_t count) {
   reduce_loop<Float16, FloatSum<Float16>>(out + done * 2, x + done * 2, y + done * 2, count - done);
 }
 
-void half_divide(void* values, std::size_t count, std::uint32_t divisor) {
+inline void half_divide(void* values, std::size_t count, std::uint32_t divisor) {
   auto* x = static_cast<unsigned char*>(values);
   const __m256 by = _mm256_set1_ps(static_cast<float>(divisor));
   const auto done =
@@ -236,18 +237,15 @@ void half_divide(void* values, std::size_t count, std::uint32_t divisor) {
   divide_loop<Float16>(x + done * 2, count - done, divisor);
 }
 #else
-void half_sum(void* dst, const void* a, const void* b, std::size_t count) {
+inline void half_sum(void* dst, const void* a, const void* b, std::size_t count) {
   reduce_loop<Float16, FloatSum<Float16>>(dst, a, b, count);
 }
-void half_divide(void* x, std::size_t count, std::uint32_t divisor) {
+inline void half_divide(void* x, std::size_t count, std::uint32_t divisor) {
   divide_loop<Float16>(x, count, divisor);
 }
 #endif
 
-}  // namespace
-
-extern const KernelTable CENOTE_KERNEL_TABLE;
-const KernelTable CENOTE_KERNEL_TABLE = {
+inline constexpr KernelTable all_kernels = {
     {
         {reduce_loop<Float32, FloatSum<Float32>>, reduce_loop<Float32, FloatPick<Float32, true>>,
          reduce_loop<Float32, FloatPick<Float32, false>>},
@@ -266,4 +264,5 @@ const KernelTable CENOTE_KERNEL_TABLE = {
      divide_int<Int64>},
 };
 
+}  // namespace
 }  // namespace cenote::collectives::detail
