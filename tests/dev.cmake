@@ -2,5 +2,6 @@
 if(NOT CENOTE_SANITIZE)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   add_test(NAME dev_scripts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/dev/test_runner.py)
-  set_tests_properties(dev_scripts PROPERTIES TIMEOUT 180 LABELS unit)
+  add_test(NAME dev_lint COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/dev/test_tidy.py)
+  set_tests_properties(dev_scripts dev_lint PROPERTIES TIMEOUT 180 LABELS unit)
 endif()
