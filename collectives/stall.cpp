@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
 #include "collectives/executor.h"
 #include "collectives/failure.h"
+#include "runtime/rank_name.h"
 
 namespace cenote::collectives {
 namespace {
@@ -17,19 +17,7 @@ namespace {
 /// How often a stream is asked whether it has come so far: it cannot wake this thread.
 constexpr auto gate_tick = std::chrono::microseconds(200);
 
-std::string rank_name(std::uint32_t rank) { return fmt::format("rank {}", rank); }
-
 double seconds(Clock::duration span) { return std::chrono::duration<double>(span).count(); }
-
-/// The number of "rank 7".
-std::optional<std::uint32_t> rank_of(std::string_view name) {
-  constexpr std::string_view prefix = "rank ";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  std::uint32_t rank = 0;
-  const auto parsed = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), rank);
-  if (parsed.ec != std::errc{}) return std::nullopt;
-  return rank;
-}
 
 std::string step_text(const ActiveOperation& operation, std::uint32_t number) {
   const auto& instance = operation.plan().instances[number];

@@ -5,12 +5,12 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <thread>
 
 #include "runtime/bootstrap_join.h"
 #include "runtime/bootstrap_wire.h"
+#include "runtime/rank_name.h"
 
 namespace cenote {
 namespace {
@@ -19,16 +19,6 @@ using namespace bootstrap;
 
 constexpr int quick_turns = 200;
 constexpr auto between_turns = std::chrono::milliseconds(1);
-
-/// The number of "rank 7".
-std::optional<std::uint32_t> rank_of(std::string_view name) {
-  constexpr std::string_view prefix = "rank ";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  std::uint32_t rank = 0;
-  const auto parsed = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), rank);
-  if (parsed.ec != std::errc{}) return std::nullopt;
-  return rank;
-}
 
 class Group final : public Bootstrap {
  public:
@@ -89,8 +79,6 @@ class Group final : public Bootstrap {
   bool released_ = false;  ///< barrier: everybody is there; broadcast: data_ is there
 };
 
-std::string name(std::uint32_t rank) { return "rank " + std::to_string(rank); }
-
 std::string Group::stage() const {
   return to_string(operation_) + " " + std::to_string(sequence_) + " of the bootstrap as rank " +
          std::to_string(rank_) + " of " + std::to_string(size_);
@@ -99,10 +87,10 @@ std::string Group::stage() const {
 /// Remembers the first failure and tells the neighbours, without waiting.
 Error Group::broken(ErrorCode code, std::uint32_t culprit, const std::string& cause, bool name_peer) {
   error_ = Error{code, stage(), cause};
-  if (name_peer) error_->peer = name(culprit);
+  if (name_peer) error_->peer = rank_name(culprit);
   Writer writer;
   const auto told = make_frame(
-      writer.put(Kind::abort).put(sequence_).put(culprit).text(name(rank_) + ": " + cause).bytes());
+      writer.put(Kind::abort).put(sequence_).put(culprit).text(rank_name(rank_) + ": " + cause).bytes());
   each_peer([&told](Neighbour& peer, bool) {
     peer.channel.queue(told);
     peer.channel.flush();
@@ -318,13 +306,13 @@ Result<void> Group::check_time(Deadline deadline) {
   }
   if (cause.empty() && !has_result()) {
     culprit = tree_.parent ? tree_.parent->rank : rank_;
-    cause = "the result has not come down from " + name(culprit);
+    cause = "the result has not come down from " + rank_name(culprit);
   }
   if (cause.empty()) {
     const auto slow =
         std::ranges::find_if(tree_.children, [](const Neighbour& c) { return c.channel.unsent(); });
     if (slow != tree_.children.end()) culprit = slow->rank;
-    cause = name(culprit) + " does not take the result";
+    cause = rank_name(culprit) + " does not take the result";
   }
   return fail(broken(ErrorCode::deadline_exceeded, culprit, cause, false));
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/bootstrap_wire.h"
 #include "runtime/process.h"
+#include "runtime/rank_name.h"
 #include "runtime/tcp_socket.h"
 
 namespace cenote::bootstrap {
@@ -182,7 +183,7 @@ Result<void> Joiner::take_root_frame(std::span<const std::byte> frame) {
       const auto cause = reader.text();
       if (!reader.finished() || rank >= size_) break;
       return failed(ErrorCode::peer_failed, "it had registered, and left before the group stood: " + cause,
-                    "rank " + std::to_string(rank));
+                    rank_name(rank));
     }
     default:
       break;
@@ -214,7 +215,7 @@ Result<void> Joiner::step_parent() {
   if (retry_at_ && Clock::now() >= *retry_at_) {
     if (!root_)
       return failed(ErrorCode::peer_failed, "the connection ended, and " + root_name() + " is gone",
-                    "rank " + std::to_string(parent_of(rank_)));
+                    rank_name(parent_of(rank_)));
     retry_at_.reset();
     root_->queue(Writer().put(Kind::ask_parent).bytes());
     root_->flush();
@@ -235,7 +236,7 @@ Result<void> Joiner::step_parent() {
   }
   if (parent_state_ != Parent::connected) return {};
   auto& channel = tree_.parent->channel;
-  const auto name = "rank " + std::to_string(tree_.parent->rank);
+  const auto name = rank_name(tree_.parent->rank);
   channel.flush();
   channel.fill();
   auto frame = channel.next();
@@ -296,11 +297,10 @@ Result<void> Joiner::step_children() {
         Reader reader(**frame);
         if (reader.get<Kind>() != Kind::ready || !reader.finished())
           return failed(ErrorCode::protocol_error, "it sent a frame that makes no sense",
-                        "rank " + std::to_string(at->link.rank));
+                        rank_name(at->link.rank));
         at->ready = true;
       } else if (!frame) {
-        return failed(ErrorCode::protocol_error, frame.error().cause,
-                      "rank " + std::to_string(at->link.rank));
+        return failed(ErrorCode::protocol_error, frame.error().cause, rank_name(at->link.rank));
       }
     } else {
       channel.fill();  // only to see whether it is still there
@@ -389,7 +389,7 @@ Result<void> Joiner::out_of_time() {
              std::ranges::none_of(children_, is);
     });
     cause = "all ranks have registered, but ";
-    cause += late.empty() ? "rank " + std::to_string(parent_of(rank_)) + " cannot be connected to"
+    cause += late.empty() ? rank_name(parent_of(rank_)) + " cannot be connected to"
                           : late + have(late) + " not connected";
   }
   return fail(Error{ErrorCode::deadline_exceeded, stage(), cause}.fix(
@@ -402,7 +402,7 @@ Result<Tree> join_tree(const UniqueId& id, std::uint32_t rank, std::uint32_t siz
                        const CancelFlag* cancel) {
   if (size == 0 || size > max_size || rank >= size)
     return fail(ErrorCode::invalid_argument, "join group",
-                "rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist");
+                rank_name(rank) + " of " + std::to_string(size) + " does not exist");
   return Joiner(id, rank, size, deadline, cancel).run();
 }
 
