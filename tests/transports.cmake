@@ -1,12 +1,22 @@
-cenote_test(transports_test SOURCES
-    unit/transports/transfer_test.cpp unit/transports/small_put_test.cpp unit/transports/connect_test.cpp
-    unit/transports/faults_test.cpp unit/transports/wait_test.cpp unit/transports/fabric_test.cpp unit/transports/reception_test.cpp
+set(conformance unit/transports/transfer_test.cpp unit/transports/small_put_test.cpp unit/transports/connect_test.cpp
+  unit/transports/faults_test.cpp unit/transports/wait_test.cpp unit/transports/reception_test.cpp)
+cenote_test(transports_test SOURCES ${conformance} unit/transports/kinds.cpp unit/transports/fabric_test.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
-cenote_test(transports_death_test SOURCES multi/transports/death_test.cpp
+cenote_test(transports_death_test SOURCES multi/transports/death_test.cpp unit/transports/kinds.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 120)
-cenote_test(transports_farewell_test SOURCES multi/transports/farewell_test.cpp
+cenote_test(transports_farewell_test SOURCES multi/transports/farewell_test.cpp unit/transports/kinds.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 240)
 cenote_test(transports_hostile_test
   SOURCES unit/transports/hostile_tcp_test.cpp unit/transports/hostile_shm_test.cpp
-    unit/transports/hostile_small_puts_test.cpp
+    unit/transports/hostile_small_puts_test.cpp unit/transports/kinds.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
+# The stand-in for libibverbs that the tests of transports/verbs put into its table.
+add_library(scripted_verbs STATIC
+  unit/transports/verbs/scripted_provider.cpp unit/transports/verbs/scripted_calls.cpp
+  unit/transports/verbs/scripted_memory.cpp unit/transports/verbs/scripted_events.cpp
+  unit/transports/verbs/scripted_queues.cpp unit/transports/verbs/scripted_traffic.cpp)
+target_link_libraries(scripted_verbs PUBLIC cenote_options cenote_transports)
+cenote_test(scripted_verbs_test SOURCES unit/transports/verbs/scripted_provider_test.cpp
+  USES scripted_verbs LABELS unit nogrpc TIMEOUT 120)
+cenote_test(transports_verbs_test SOURCES ${conformance} unit/transports/verbs/kinds.cpp
+  USES scripted_verbs LABELS unit nogrpc TIMEOUT 300)
