@@ -1,7 +1,7 @@
 # cenote_room(NAME SOURCES ... USES ...): one folder of the house as a static library `cenote_NAME`.
 # cenote_test(NAME SOURCES ... USES ... [LABELS ...] [TIMEOUT s]): one GoogleTest program under ctest. Each has a
 # deadline; a test that hangs is a failure. Labels: unit, multi (several processes), slow (only with
-# `./dev test --full`).
+# `./dev test --full`), vm and vm2 (inside the test VM, or in two; tests/vm.cmake).
 # cenote_bench(NAME SOURCES ... USES ...): the program bench_NAME, which `./dev bench NAME` builds and runs.
 function(cenote_room NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})

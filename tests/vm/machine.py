@@ -76,7 +76,7 @@ class Machine:
         self.host, self.folder, self.options, self.wires = host, folder, options, wires
         folder.mkdir()
         self.merged = os.path.sameopenfile(1, 2) and options.hosts == 1
-        prefix = f"[{host}] ".encode() if options.hosts > 1 else b""
+        prefix = f"[{host}] ".encode() if options.hosts > 1 and not options.plain else b""
         self.streams = [Stream(folder / "out", sys.stdout.buffer, prefix), Stream(folder / "err", sys.stderr.buffer, prefix)]
         self.process = None
 

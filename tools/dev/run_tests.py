@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+import vm_tests
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -187,15 +189,18 @@ def show(summary, output, log, command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--follow", type=pathlib.Path, help=argparse.SUPPRESS)  # inside the test VM
     parser.add_argument("pattern", nargs="?", default="")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    build = options.build.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.follow:
+        return vm_tests.follow(options.follow, options.results)
+    build = options.build.resolve()
 
     chosen = []
     for test in discover(build):
@@ -223,9 +228,12 @@ def main():
     bad = 0
     try:
         for test, gtest_filter in chosen:
+            if vm_tests.label_of(test):
+                continue
             summary, output = run_one(test, results, gtest_filter)
             show(summary, output, results / f"{test[0]}.log", test[1])
             bad += bool(summary["failed"])
+        bad += vm_tests.run([each for each in chosen if vm_tests.label_of(each[0])], results)
     finally:
         end_leftovers()
     return 1 if bad else 0

@@ -27,8 +27,10 @@ run() {
   return "$status"
 }
 
-# stage NAME CMD...: one line while it runs, its output in build/log/NAME.log; on failure the end of that.
-stage() {
+# stage NAME CMD...: one line while it runs, its output in build/log/NAME.log; on failure the end of that, and of ./dev.
+stage() { try_stage "$@" || exit 1; }
+
+try_stage() {
   local name=$1 started=$SECONDS
   shift
   mkdir -p "$LOG"
@@ -40,7 +42,7 @@ stage() {
     printf 'FAILED (exit %d); the end of %s:\n' "$status" "build/log/${name//[ \/]/-}.log"
     grep -nE 'error|FAILED|Error' "$LOG/${name//[ \/]/-}.log" | head -n 20 || true
     tail -n 30 "$LOG/${name//[ \/]/-}.log"
-    exit 1
+    return 1
   fi
 }
 
@@ -58,7 +60,10 @@ packages_of() {
   done <"$ROOT/tools/packages.txt"
 }
 
-need_packages() {
+# need_packages GROUP...: installs what is missing, or ends ./dev. try_packages: or goes on without.
+need_packages() { try_packages "$@" || exit 1; }
+
+try_packages() {
   local missing=() name
   if ! command -v dpkg-query >/dev/null; then
     echo "dev: not a Debian system: install by hand what tools/packages.txt lists (groups: $*), then ./dev build" >&2
@@ -70,15 +75,15 @@ need_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   local root=()
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || { echo "dev: packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; exit 1; }
+    command -v sudo >/dev/null || { echo "dev: packages are missing and neither root nor sudo is at hand: apt-get install ${missing[*]}" >&2; return 1; }
     # asked for here, in the foreground: a stage has no terminal
-    sudo -v || { echo "dev: sudo refused; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    sudo -v || { echo "dev: sudo refused; run as root: apt-get install ${missing[*]}" >&2; return 1; }
     root=(sudo -n)
   fi
-  stage "refresh package lists" "${root[@]}" apt-get update
+  try_stage "refresh package lists" "${root[@]}" apt-get update || return 1
   local noun=packages
   [ ${#missing[@]} -gt 1 ] || noun=package
-  stage "install ${#missing[@]} $noun" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  try_stage "install ${#missing[@]} $noun" "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
 # build PRESET [TARGET...]
