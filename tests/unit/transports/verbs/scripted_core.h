@@ -296,6 +296,9 @@ void forget_completions_locked(Cq& cq, const Qp* qp);
 /// Takes a dead process's or a removed device's objects away. Either may be null: any.
 void vanish_locked(Core& core, const Process* process, const Device* device);
 
+// scripted_routes.cpp
+const Route& route_locked(Core& core, Qp& qp);
+
 // scripted_traffic.cpp
 void fail_qp_locked(Core& core, Qp& qp);
 void reset_qp_locked(Core& core, Qp& qp);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <cstring>
@@ -198,5 +199,40 @@ inline ibv_send_wr request(ibv_wr_opcode opcode, std::uint64_t wr_id, ibv_sge* s
   }
   return wr;
 }
+
+inline bool readable(int fd) {
+  pollfd wait{fd, POLLIN, 0};
+  return ::poll(&wait, 1, 0) == 1;
+}
+
+/// The next asynchronous event, acknowledged; -1 when there is none.
+inline int next_event(const End& end) {
+  if (!readable(end.context->async_fd)) return -1;
+  ibv_async_event event{};
+  if (end.api->get_async_event(end.context, &event) != 0) return -1;
+  end.api->ack_async_event(&event);
+  return static_cast<int>(event.event_type);
+}
+
+inline std::vector<int> events(const End& end) {
+  std::vector<int> found;
+  for (int event = next_event(end); event >= 0; event = next_event(end)) found.push_back(event);
+  return found;
+}
+
+inline std::vector<ibv_wc_status> statuses(const End& end) {
+  std::vector<ibv_wc_status> found;
+  for (int i = 0; i < 200; ++i)
+    for (const ibv_wc& wc : end.poll()) found.push_back(wc.status);
+  return found;
+}
+
+inline ibv_wc_status write_word(Pair& pair, std::size_t offset = 0) {
+  ibv_sge sge = pair.a.sge(0, 8);
+  if (pair.a.post(request(IBV_WR_RDMA_WRITE, 1, &sge, pair.b, offset)) != 0) return IBV_WC_GENERAL_ERR;
+  return pair.a.next().status;
+}
+
+using Statuses = std::vector<ibv_wc_status>;
 
 }  // namespace cenote::transport::verbs::test

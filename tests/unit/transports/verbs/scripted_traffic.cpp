@@ -33,75 +33,6 @@ bool is_write(const Request& request) {
 
 std::uint32_t mtu_of(const Qp& qp) { return 128u << qp.attr.path_mtu; }
 
-// --- Routes ---
-
-bool lid_matches(const PortSpec& port, std::uint16_t lid) {
-  return (lid >> port.lmc) == (port.lid >> port.lmc);
-}
-
-bool partition_matches(const Qp& a, const Port& a_port, const Qp& b, const Port& b_port) {
-  const std::uint16_t x = a_port.spec.pkeys[a.attr.pkey_index];
-  const std::uint16_t y = b_port.spec.pkeys[b.attr.pkey_index];
-  return (x & 0x7fff) == (y & 0x7fff) && ((x | y) & 0x8000) != 0;
-}
-
-/// Whether a packet with this address vector out of `from` reaches `to`.
-bool addresses(const Port& from, const ibv_ah_attr& address, const Port& to) {
-  if (from.spec.link_layer != to.spec.link_layer) return false;
-  const bool infiniband = from.spec.link_layer == IBV_LINK_LAYER_INFINIBAND;
-  if (infiniband && !lid_matches(to.spec, address.dlid)) return false;
-  if (address.is_global == 0) return infiniband;
-  if (address.grh.sgid_index >= from.spec.gids.size() || from.broken_gids.contains(address.grh.sgid_index))
-    return false;
-  const GidSpec& source = from.spec.gids[address.grh.sgid_index];
-  if (!source.valid) return false;
-  for (std::size_t i = 0; i < to.spec.gids.size(); ++i) {
-    const GidSpec& target = to.spec.gids[i];
-    if (target.valid && target.type == source.type && !to.broken_gids.contains(static_cast<int>(i)) &&
-        std::memcmp(target.gid.raw, address.grh.dgid.raw, sizeof target.gid.raw) == 0)
-      return true;
-  }
-  return false;
-}
-
-Road road(const Core& core, const Device* from, const Device* to) {
-  const auto found = core.roads.find({from, to});
-  return found == core.roads.end() ? Road::open : found->second;
-}
-
-/// The queue pair behind `port` that `qp` is connected with, if it is connected back.
-Qp* peer_at(const Qp& qp, const Port& own, Device& device, int number) {
-  const Port& port = *device.port(number);
-  if (!port.spec.up || !addresses(own, qp.attr.ah_attr, port)) return nullptr;
-  const auto found = device.qps.find(qp.attr.dest_qp_num);
-  if (found == device.qps.end()) return nullptr;
-  Qp& peer = *found->second;
-  const bool ready = peer.state == IBV_QPS_RTR || peer.state == IBV_QPS_RTS;
-  if (!ready || peer.attr.port_num != number || peer.attr.dest_qp_num != qp.qp_num) return nullptr;
-  if (!addresses(port, peer.attr.ah_attr, own) || !partition_matches(qp, own, peer, port)) return nullptr;
-  return &peer;
-}
-
-Route find_route(Core& core, const Qp& qp) {
-  const Port& own = *qp.card->port(qp.attr.port_num);
-  if (!own.spec.up) return {.own_port_down = true};
-  for (Device& device : core.devices) {
-    if (device.removed) continue;
-    for (int number = 1; number <= static_cast<int>(device.ports.size()); ++number)
-      if (Qp* peer = peer_at(qp, own, device, number))
-        return {peer, false, road(core, qp.card, &device), road(core, &device, qp.card)};
-  }
-  return {};
-}
-
-const Route& route_of(Core& core, Qp& qp) {
-  if (qp.route_epoch != core.epoch) {
-    qp.route = find_route(core, qp);
-    qp.route_epoch = core.epoch;
-  }
-  return qp.route;
-}
-
 // --- Completions ---
 
 ibv_wc_opcode completed_opcode(ibv_wr_opcode opcode) {
@@ -376,7 +307,7 @@ Outcome execute(Core& core, Qp& qp) {
   if (status == IBV_WC_SUCCESS && !request.fate_executed) status = request.fate;
   if (status != IBV_WC_SUCCESS)  // in its turn
     return qp.acked != qp.executed ? Outcome::waits : fail_oldest(core, qp, status);
-  const Route& route = route_of(core, qp);
+  const Route& route = route_locked(core, qp);
   if (route.own_port_down) return cut_off(core, qp);
   if (route.peer == nullptr || route.there == Road::lost) return Outcome::silent;
   if (route.there == Road::held) return Outcome::idle;
@@ -385,7 +316,7 @@ Outcome execute(Core& core, Qp& qp) {
 }
 
 Outcome hear_acknowledgement(Core& core, Qp& qp) {
-  const Route& route = route_of(core, qp);
+  const Route& route = route_locked(core, qp);
   if (route.own_port_down) return cut_off(core, qp);
   if (route.peer == nullptr || route.back == Road::lost) return Outcome::silent;
   if (route.back == Road::held) return Outcome::idle;
