@@ -1,6 +1,10 @@
 # Tests over kernel verbs. The programs are ordinary ones; `./dev test` runs those labelled vm inside one boot of the
 # test VM, and those labelled vm2 in two at once, host by host in step (docs/testing.md). The thread sanitizer leaves
 # them out: what they share with the kernel it cannot see.
+if(NOT CENOTE_SANITIZE)
+  add_test(NAME vm_tool COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/tests/vm/test_cenote_vm.py)
+  set_tests_properties(vm_tool PROPERTIES TIMEOUT 240 LABELS unit)
+endif()
 if(CENOTE_SANITIZE MATCHES "thread")
   return()
 endif()
@@ -10,3 +14,12 @@ target_link_libraries(cenote_vm PUBLIC cenote_options PkgConfig::ibverbs GTest::
 
 cenote_test(vm_devices_test SOURCES vm/devices_test.cpp USES cenote_vm LABELS vm TIMEOUT 300)
 cenote_test(vm2_devices_test SOURCES vm/two_machines_test.cpp USES cenote_vm LABELS vm2 TIMEOUT 300)
+
+# The transports' conformance suite, over the VM's devices.
+cenote_test(vm_verbs_test SOURCES
+    unit/transports/transfer_test.cpp unit/transports/small_put_test.cpp unit/transports/connect_test.cpp
+    unit/transports/faults_test.cpp unit/transports/wait_test.cpp vm/verbs_kinds.cpp
+  USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
+cenote_test(vm_verbs_death_test SOURCES
+    multi/transports/death_test.cpp multi/transports/farewell_test.cpp vm/verbs_kinds.cpp
+  USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)

@@ -148,7 +148,7 @@ def cpio(entries):
 
 
 def build_initramfs(tree, target):
-    folders = [(name, stat.S_IFDIR | 0o755, b"") for name in ("bin", "proc", "dev", "host", "scratch", "root", "modules")]
+    folders = [(name, stat.S_IFDIR | 0o755, b"") for name in ("bin", "proc", "dev", "host", "scratch", "tree", "modules")]
     modules = module_files(tree)
     order = "".join(pathlib.Path(file).name + "\n" for file in modules)
     files = [("init", HERE.joinpath("guest/init").read_bytes()), ("bin/busybox", pathlib.Path(shutil.which("busybox")).read_bytes()),

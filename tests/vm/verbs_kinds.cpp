@@ -1,0 +1,13 @@
+// The conformance suite over the devices of the test VM.
+#include "tests/unit/transports/pair.h"
+#include "tests/vm/environment.h"
+#include "transports/verbs/verbs.h"
+
+namespace cenote::transport::test {
+
+std::vector<Kind> kinds() {
+  if (!cenote::test::vm::environment().inside) return {};
+  return {{"verbs", [] { return make_verbs_transport(); }, {}, 1000}};
+}
+
+}  // namespace cenote::transport::test
