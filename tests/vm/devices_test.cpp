@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Generous: the processor is emulated, and shared.
-Deadline soon() { return Deadline::in(60s); }
+Deadline soon() { return Deadline::in(120s); }
 /// Gives up on a silent peer within seconds: 67 ms, five times over.
 constexpr Patience impatient{14, 5};
 /// Never gives up (what Soft-RoCE makes of 7 retries), and tries again soon.

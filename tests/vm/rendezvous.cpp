@@ -128,8 +128,8 @@ void TwoVmTest::SetUp() {
   if (environment().peer_addresses.empty())
     GTEST_SKIP() << "needs two test VMs: tests/vm/cenote-vm run2 -- PROGRAM";
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  other_ = std::make_unique<Rendezvous>(Rendezvous::open(
-      std::string(test->test_suite_name()) + "." + test->name(), Deadline::in(std::chrono::seconds(120))));
+  other_ = std::make_unique<Rendezvous>(
+      Rendezvous::open(std::string(test->test_suite_name()) + "." + test->name(), Deadline::in(limit_)));
 }
 
 void TwoVmTest::TearDown() {

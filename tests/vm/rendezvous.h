@@ -3,7 +3,9 @@
 // wait.
 #pragma once
 
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 
@@ -50,12 +52,15 @@ class Rendezvous {
 /// A test case with two halves; `other()` is the other VM's.
 class TwoVmTest : public ::testing::Test {
  protected:
+  /// `limit`: how long the test case may take at most, its wait for the other half included.
+  explicit TwoVmTest(Clock::duration limit = std::chrono::minutes(4)) : limit_(limit) {}
   void SetUp() override;
   void TearDown() override;
   [[nodiscard]] bool first() const { return environment().host == 0; }
   Rendezvous& other() { return *other_; }
 
  private:
+  Clock::duration limit_;
   std::unique_ptr<Rendezvous> other_;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <optional>
 
 #include "tests/vm/faults.h"
 #include "tests/vm/rendezvous.h"
@@ -12,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Deadline soon() { return Deadline::in(60s); }
+Deadline soon() { return Deadline::in(120s); }
 
 class TwoMachines : public TwoVmTest {
  protected:
