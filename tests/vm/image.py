@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 # The last kernel of Debian 12's own point releases; security updates replace each other, this one stays.
 RELEASE = "6.1.0-50-amd64"
@@ -157,6 +158,9 @@ def build_initramfs(tree, target):
     fresh = target.with_suffix(".new")
     fresh.write_bytes(cpio(folders + [(name, stat.S_IFREG | 0o755, content) for name, content in files]))
     fresh.rename(target)
+    for old in target.parent.glob("initramfs-*"):  # of another state of this tree, or of another tree: made again in a second
+        if old.stat().st_mtime < time.time() - 86400:
+            old.unlink(missing_ok=True)
 
 
 def initramfs_name():

@@ -149,9 +149,10 @@ class Machine:
             text = path.read_bytes().decode(errors="replace") if path.exists() else ""
             return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", line) for line in text.splitlines() if line.strip()]
         console, qemu = lines_of("console"), [line for line in lines_of("qemu") if "warning:" not in line]
-        telling = [line for line in console if re.search(r"cenote-vm:|Kernel panic|Out of memory|BUG:", line)]
-        why = telling[-1] if telling else qemu[-1] if qemu else "nothing on its console says why"
-        return [f"VM {self.host}: {why}", *(f"  | {line}" for line in console[-25:])]
+        telling = [i for i, line in enumerate(console) if re.search(r"cenote-vm:|Kernel panic|Out of memory|BUG:", line)]
+        why = console[telling[-1]] if telling else qemu[-1] if qemu else "nothing on its console says why"
+        shown = console[max(0, telling[0] - 5):][:40] if telling else console[-25:]
+        return [f"VM {self.host}: {why}", *(f"  | {line}" for line in shown)]
 
 
 class Supervisor:
