@@ -1,9 +1,7 @@
 #include "pool/agent/worker_process.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -22,9 +20,8 @@
 
 #include "pool/agent/worker_wire.h"
 #include "pool/remote/silence.h"
+#include "runtime/spawn.h"
 #include "runtime/unique_fd.h"
-
-extern char** environ;
 
 namespace cenote::pool::agent {
 
@@ -35,7 +32,6 @@ struct Spawned {
   UniqueFd pidfd, socket;
 };
 
-// posix_spawn, so that nothing runs in the child before exec: the agent has threads of gRPC.
 Result<Spawned> spawn_worker(const WorkerProcessOptions& options, const WorkerSetup& setup) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -47,34 +43,15 @@ Result<Spawned> spawn_worker(const WorkerProcessOptions& options, const WorkerSe
   // Before there is a worker: sending to one that died already would throw away its last words.
   CENOTE_TRY(send_packet(spawned.socket.get(), encode_setup(setup)));
 
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, theirs.get(), kWorkerFd);
-  posix_spawn_file_actions_addclosefrom_np(&files, kWorkerFd + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);  // Ctrl-C is for the agent
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-
-  std::vector<std::string> words{"cenote"};
-  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-  words.push_back("--parent");
-  words.push_back(std::to_string(::getpid()));
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const int error =
-      ::posix_spawn(&spawned.pid, options.executable.c_str(), &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return fail(system_error("start worker process " + options.executable, error));
+  SpawnOptions how{.program = options.executable, .words = {"cenote"}, .pass = theirs.get()};
+  how.words.insert(how.words.end(), options.arguments.begin(), options.arguments.end());
+  how.words.insert(how.words.end(), {"--parent", std::to_string(::getpid())});
+  auto started = spawn(how);
+  if (!started) {
+    started.error().stage = "start worker process " + options.executable;
+    return fail(std::move(started).error());
+  }
+  spawned.pid = *started;
   spawned.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, spawned.pid, 0)));
   if (!spawned.pidfd) {
     const int cause = errno;
