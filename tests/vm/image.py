@@ -185,6 +185,8 @@ def ready():
                               "set XDG_CACHE_HOME to a folder of yours") from problem
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in cache.glob("unpacking-*"):  # whoever had the lock before was killed
+                shutil.rmtree(left)
             if not tree.exists():
                 unpack_kernel(cache)
             if not initramfs.exists():

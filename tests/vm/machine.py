@@ -22,9 +22,8 @@ import image
 
 HERE = pathlib.Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1
-TIMED_OUT, LOST = 124, 125
-# How long a VM may go on after its neighbour's command failed.
-PATIENCE = 15.0
+TIMED_OUT, DIED = 124, 125  # exit statuses
+GONE = -1  # in place of a status: the VM ended and left none
 NOT_HANDED_ON = {"TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"}
 KERNEL_ARGUMENTS = ("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic net.ifnames=0 mitigations=off nokaslr audit=0 "
                     "apparmor=0 no_timer_check tsc=reliable random.trust_cpu=on rcupdate.rcu_expedited=1")
@@ -123,12 +122,12 @@ class Machine:
         return (self.folder / "ready").exists()
 
     def status(self):
-        """The command's exit status; LOST when the VM ended without one; None while it goes on."""
+        """The command's exit status; GONE when the VM ended without one; None while it goes on."""
         gone = self.process.poll() is not None  # asked first: what is in the file after the end was written before it
         try:
             return int((self.folder / "status").read_text())
         except (OSError, ValueError):
-            return LOST if gone else None
+            return GONE if gone else None
 
     def pass_on(self, last=False):
         for stream in self.streams:
@@ -185,7 +184,7 @@ class Supervisor:
             statuses = [machine.status() for machine in self.machines]
             for machine in self.machines:
                 machine.pass_on()
-            if None not in statuses or LOST in statuses:
+            if None not in statuses or GONE in statuses:
                 break
             if os.getppid() != self.parent:
                 image.say("the process that started this is gone; stopping")
@@ -199,8 +198,8 @@ class Supervisor:
             time.sleep(0.03)
         for machine in self.machines:
             machine.tell("stop")
-        if LOST in statuses and any(not (machine.folder / "status").exists() for machine in self.machines):
-            return self.give_up(statuses, "a VM ended without a result", LOST)
+        if GONE in statuses:
+            return self.give_up(statuses, "a VM ended without a result", DIED)
         for machine in self.machines:
             try:
                 machine.process.wait(timeout=5)
@@ -213,14 +212,14 @@ class Supervisor:
         if not any(statuses):
             return False
         self.failed_since = self.failed_since or time.monotonic()
-        return time.monotonic() - self.failed_since > PATIENCE
+        return time.monotonic() - self.failed_since > self.options.patience
 
     def give_up(self, statuses, why, status):
         for machine in self.machines:
             machine.pass_on(last=True)
         image.say(why)
         for machine, ended in zip(self.machines, statuses):
-            if ended is None or not (machine.folder / "status").exists():
+            if ended in (None, GONE):
                 print("\n".join(machine.last_words()), file=sys.stderr, flush=True)
         return status
 

@@ -31,6 +31,7 @@ for word; do
   esac
 done
 source "$control/plan"
+case "$STAND_IN" in second_*) STAND_IN=${STAND_IN#second_}; [ "$host" = 1 ] || STAND_IN='' ;; esac
 case "$STAND_IN" in
   panics) echo 'Kernel panic - not syncing: asked for' >"$console"; exit 0 ;;
   hangs) echo 'the last thing it said' >"$console"; exec sleep 63.25 ;;
@@ -125,9 +126,9 @@ class Supervision(unittest.TestCase):
 
     def test_a_vm_that_hangs_is_ended_and_told_with_its_last_words(self):
         self.environment["STAND_IN"] = "hangs"
-        status, _, err = self.run_vm("run", "--timeout", "1", "--", "true")
+        status, _, err = self.run_vm("run", "--timeout", "4", "--", "true")
         self.assertEqual(124, status)
-        self.assertIn("no result after 1 s", err)
+        self.assertIn("no result after 4 s", err)
         self.assertIn("the last thing it said", err)
 
     def test_two_vms_mark_their_lines_and_fail_if_one_fails(self):
@@ -135,6 +136,18 @@ class Supervision(unittest.TestCase):
         self.assertEqual((5, ["[0] here", "[1] here"]), (status, sorted(out.splitlines())))
         status, out, _ = self.run_vm("run2", "--plain", "--", "echo", "here")
         self.assertEqual((0, ["here", "here"]), (status, out.splitlines()))
+
+    def test_of_two_vms_one_that_dies_ends_both(self):
+        self.environment["STAND_IN"] = "second_panics"
+        status, _, err = self.run_vm("run2", "--", "true")
+        self.assertEqual(125, status)
+        self.assertIn("VM 1: Kernel panic - not syncing: asked for", err)
+
+    def test_of_two_vms_one_that_fails_ends_the_other_a_little_later(self):
+        self.environment["STAND_IN"] = "second_runs_on"
+        status, _, err = self.run_vm("run2", "--patience", "0.1", "--", "sh", "-c", "exit 125")
+        self.assertEqual(125, status)
+        self.assertIn("VM 0 failed (125), the other one was stopped", err)
 
     def test_a_signal_leaves_nothing(self):
         self.environment["STAND_IN"] = "runs_on"
