@@ -15,11 +15,12 @@ add_library(scripted_verbs STATIC
   unit/transports/verbs/scripted_provider.cpp unit/transports/verbs/scripted_calls.cpp
   unit/transports/verbs/scripted_memory.cpp unit/transports/verbs/scripted_events.cpp
   unit/transports/verbs/scripted_queues.cpp unit/transports/verbs/scripted_traffic.cpp
-  unit/transports/verbs/scripted_routes.cpp)
-target_link_libraries(scripted_verbs PUBLIC cenote_options cenote_transports)
+  unit/transports/verbs/scripted_routes.cpp unit/transports/verbs/scripted_late.cpp)
+target_link_libraries(scripted_verbs PUBLIC cenote_options cenote_runtime)
 cenote_test(scripted_verbs_test
   SOURCES unit/transports/verbs/scripted_provider_test.cpp unit/transports/verbs/scripted_errors_test.cpp
     unit/transports/verbs/scripted_faults_test.cpp
+    unit/transports/verbs/scripted_late_test.cpp
   USES scripted_verbs LABELS unit nogrpc TIMEOUT 120)
 cenote_test(transports_verbs_test SOURCES ${conformance} unit/transports/verbs/kinds.cpp
-  USES scripted_verbs LABELS unit nogrpc TIMEOUT 300)
+  USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)

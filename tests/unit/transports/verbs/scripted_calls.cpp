@@ -14,7 +14,7 @@ namespace {
 
 // get_device_list is asked of nobody in particular: each process has an entry of its own for it, and a slot
 // here.
-constexpr int kSlots = 64;
+constexpr int kSlots = 512;
 std::mutex slots_mutex;
 std::array<Process*, kSlots> slots{};
 
@@ -39,7 +39,7 @@ constexpr auto kListEntries = list_entries(std::make_integer_sequence<int, kSlot
 void take_slot(Process& process) {
   const std::scoped_lock lock(slots_mutex);
   const auto free = std::find(slots.begin(), slots.end(), nullptr);
-  if (free == slots.end()) throw std::logic_error("more than 64 simulated processes at a time");
+  if (free == slots.end()) throw std::logic_error("more than 512 simulated processes at a time");
   *free = &process;
   process.slot = static_cast<int>(free - slots.begin());
   process.table.get_device_list = kListEntries.at(static_cast<std::size_t>(process.slot));

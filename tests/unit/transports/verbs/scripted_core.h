@@ -150,6 +150,10 @@ struct Request {
   std::vector<std::byte> read;
 };
 
+inline bool is_write(const Request& request) {
+  return request.opcode == IBV_WR_RDMA_WRITE || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
 enum class Road { open, held, lost };
 
 /// Where a queue pair's packets go, and how its peer's come back.
@@ -231,6 +235,24 @@ struct Process {
   std::atomic<int> hooks_set{0};
 };
 
+/// A write whose queue pair has gone while the network still carries it.
+struct Ghost {
+  const Device* from;
+  Device* to;
+  std::uint32_t source_qpn, target_qpn;
+  std::uint32_t psn, packets;
+  Request request;
+  std::vector<std::byte> payload;  ///< from request.done on
+};
+
+/// Bytes of a relaxed-ordering write that have not reached memory.
+struct Lingering {
+  const Device* by;
+  const Mr* mr;
+  std::byte* to;
+  std::vector<std::byte> bytes;
+};
+
 struct Core {
   mutable std::mutex mutex;
   std::list<Device> devices;
@@ -243,7 +265,10 @@ struct Core {
   std::vector<Qp*> active;  ///< with requests that are not acknowledged
   std::map<std::pair<const Device*, const Device*>, Road> roads;
   std::vector<Fault> faults;
-  std::uint64_t epoch = 1;    ///< changes with whatever a Route depends on
+  std::uint64_t epoch = 1;  ///< changes with whatever a Route depends on
+  std::deque<Ghost> ghosts;
+  std::deque<Lingering> lingering;
+  bool relaxed_linger = false;
   std::vector<Cq*> overruns;  ///< whose queue pairs have yet to fail
   std::uint32_t next_handle = 1;
 
@@ -296,12 +321,34 @@ void forget_completions_locked(Cq& cq, const Qp* qp);
 /// Takes a dead process's or a removed device's objects away. Either may be null: any.
 void vanish_locked(Core& core, const Process* process, const Device* device);
 
+// scripted_late.cpp
+/// `qp` is about to go: what the network still carries of it stays there.
+void leave_ghosts_locked(Core& core, Qp& qp);
+/// Delivers a ghost whose road is open; whether there was one.
+bool haunt_locked(Core& core);
+/// Writes what arrived: now, or later if relaxed writes linger and the region allows it.
+void write_locked(Core& core, const Device& device, const Mr& mr, std::byte* to, const std::byte* from,
+                  std::size_t bytes);
+/// Everything that `device` has not yet written is written, as before any ordered access of its.
+void flush_lingering_locked(Core& core, const Device& device);
+/// Some lingering piece reaches memory, in no order; whether there was one.
+bool land_lingering_locked(Core& core);
+void forget_lingering_locked(Core& core, const Mr& mr);
+
 // scripted_routes.cpp
 const Route& route_locked(Core& core, Qp& qp);
+Road road_locked(const Core& core, const Device* from, const Device* to);
 
 // scripted_traffic.cpp
 void fail_qp_locked(Core& core, Qp& qp);
 void reset_qp_locked(Core& core, Qp& qp);
+/// The local side of a request: what is wrong with it, if anything.
+ibv_wc_status local_status_locked(Qp& qp, std::uint64_t slot);
+/// Copies `bytes` of a sound request's payload from `offset` on.
+void gather_locked(Qp& qp, std::uint64_t slot, std::uint64_t offset, std::byte* to, std::uint64_t bytes);
+std::uint32_t packets_of(const Qp& qp, const Request& request);
+/// Takes the peer's next receive for a message that is in place.
+void deliver_receive_locked(Core& core, std::uint32_t source_qpn, Qp& peer, const Request& request);
 /// One advance of some queue pair; whether anything moved or a try was counted.
 bool step_locked(Core& core);
 /// Advances every active queue pair as far as it gets.
@@ -314,6 +361,7 @@ void forget_qp_events_locked(Qp& qp);
 
 // scripted_memory.cpp
 /// The bytes that a key names, or null: wrong key, domain, bounds or access.
+const Mr* region_locked(const Device& device, std::uint32_t key, bool remote);
 std::byte* reach_locked(Device& device, const ibv_pd* pd, std::uint32_t key, bool remote,
                         std::uint64_t address, std::uint64_t length, unsigned access);
 /// Copies as a card does, see the fabric's contract.

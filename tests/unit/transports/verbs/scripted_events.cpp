@@ -184,7 +184,7 @@ int poll_cq(ibv_cq* opaque, int count, ibv_wc* out) {
   const Entry entry(Call::poll_cq, cq);
   if (entry.error != 0) return -entry.error;
   Core& core = *cq->process->core;
-  if (!core.active.empty()) {
+  if (!core.active.empty() || !core.ghosts.empty() || !core.lingering.empty()) {
     if (core.lagging)
       for (auto steps = core.random() % 4; steps > 0; --steps) step_locked(core);
     else
@@ -239,11 +239,13 @@ void ack_cq_events(ibv_cq* opaque, unsigned count) {
 void bury(Node& node) {
   Alive& alive = node.process->alive;
   if (auto* qp = dynamic_cast<Qp*>(&node)) {
+    if (!node.card->removed) leave_ghosts_locked(*node.process->core, *qp);
     node.card->qps.erase(qp->qp_num);
     std::erase(node.process->core->active, qp);
     --alive.qps;
   } else if (auto* mr = dynamic_cast<Mr*>(&node)) {
     node.card->keys[(mr->lkey >> 8) & 0xffff] = nullptr;
+    forget_lingering_locked(*node.process->core, *mr);
     --alive.mrs;
   } else if (auto* channel = dynamic_cast<Channel*>(&node)) {
     channel->closed = true;
@@ -301,6 +303,7 @@ void close_context_locked(Context& context) {
 
 void complete_locked(Core& core, Cq& cq, const Completion& completion, bool solicited) {
   if (!cq.alive || cq.overrun) return;
+  if (!core.lingering.empty()) flush_lingering_locked(core, *cq.card);  // its own write is ordered
   if (cq.count == cq.ring.size()) {
     cq.overrun = true;
     core.overruns.push_back(&cq);
@@ -340,10 +343,15 @@ void forget_qp_events_locked(Qp& qp) {
 
 void vanish_locked(Core& core, const Process* process, const Device* device) {
   ++core.epoch;
+  const auto meant = [&](const Node& node) {
+    return node.alive && (process == nullptr || node.process == process) &&
+           (device == nullptr || node.card == device);
+  };
+  // Queue pairs first: what the network carries of them is read from regions that are still there.
+  for (const auto& node : core.nodes)
+    if (meant(*node) && dynamic_cast<Qp*>(node.get()) != nullptr) bury(*node);
   for (const auto& node : core.nodes) {
-    if (!node->alive || (process != nullptr && node->process != process) ||
-        (device != nullptr && node->card != device))
-      continue;
+    if (!meant(*node)) continue;
     if (dynamic_cast<Listed*>(node.get()) != nullptr) continue;
     auto* context = dynamic_cast<Context*>(node.get());
     if (context == nullptr) {

@@ -33,7 +33,7 @@ std::uint32_t take_key(Device& device, Mr* mr) {
   return key_base(device) | (index << 8) | ++device.generations[index];
 }
 
-Mr* keyed(Device& device, std::uint32_t key, bool remote) {
+const Mr* keyed(const Device& device, std::uint32_t key, bool remote) {
   if (((key & kRemote) != 0) != remote) return nullptr;
   key &= ~kRemote;
   if ((key & 0xff000000) != key_base(device)) return nullptr;
@@ -148,12 +148,17 @@ int dereg_mr(ibv_mr* opaque) {
   mr->card->keys[index] = nullptr;
   mr->card->free_keys.push_back(index);
   mr->alive = false;
+  forget_lingering_locked(*mr->process->core, *mr);
   --static_cast<Pd*>(mr->pd)->users;
   --mr->process->alive.mrs;
   return 0;
 }
 
 }  // namespace
+
+const Mr* region_locked(const Device& device, std::uint32_t key, bool remote) {
+  return keyed(device, key, remote);
+}
 
 std::byte* reach_locked(Device& device, const ibv_pd* pd, std::uint32_t key, bool remote,
                         std::uint64_t address, std::uint64_t length, unsigned access) {

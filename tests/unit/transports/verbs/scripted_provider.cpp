@@ -89,7 +89,7 @@ ibv_gid link_local_gid(std::uint64_t interface) {
 
 DeviceSpec roce_device(std::string name, const std::string& ipv4) {
   const ibv_gid address = gid_of_ipv4(ipv4);
-  std::uint64_t interface = 0x02'00'00'ff'fe'00'00'00;
+  std::uint64_t interface = 0xfe'00'00'00;
   for (int i = 12; i < 16; ++i) interface = (interface << 8) | address.raw[i];
   PortSpec port;
   port.gids = {{link_local_gid(interface), IBV_GID_TYPE_ROCE_V1},
@@ -212,9 +212,16 @@ void ScriptedFabric::settle(int limit) {
   int idle = 0;
   for (int i = 0; i < limit; ++i) {
     const std::scoped_lock lock(core_->mutex);
-    if (core_->active.empty()) return;
+    if (core_->active.empty() && core_->ghosts.empty() && core_->lingering.empty()) return;
     idle = detail::step_locked(*core_) ? 0 : idle + 1;
     if (idle > 64 * static_cast<int>(core_->active.size() + 1)) return;
+  }
+}
+
+void ScriptedFabric::relaxed_writes_linger(bool linger) {
+  const std::scoped_lock lock(core_->mutex);
+  core_->relaxed_linger = linger;
+  while (!linger && detail::land_lingering_locked(*core_)) {
   }
 }
 

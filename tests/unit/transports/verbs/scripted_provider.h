@@ -17,7 +17,8 @@
 // returns. `lagging(seed)` runs it later, a piece at a time: step() or any poll_cq advances some queue pair,
 // in order within it, in no order between them; the payload is read when its piece is sent, and a completion
 // comes only after an acknowledgement of its own. A request that nobody answers counts a try per step, in
-// both modes. Where both sides sleep on their channels, a Clockwork steps.
+// both modes. Where both sides sleep on their channels, a Clockwork steps. Writes of a queue pair that ends
+// while the network carries them may land afterwards, as long as the target's end is there.
 //
 // Thread-safe; hooks run outside the fabric's lock. Payloads move as a card moves them: unseen by the thread
 // sanitizer, ascending, aligned words whole. The fabric, its objects and tables live until the last of the
@@ -216,13 +217,19 @@ class ScriptedFabric {
   /// (never with timeout 0). Default 2.
   void steps_per_try(int steps);
 
+  /// Writes to regions with IBV_ACCESS_RELAXED_ORDERING reach memory in no order, some time after their
+  /// acknowledgement: by steps, and before any completion, atomic, read answer, or write to an ordered region
+  /// of the same device. Shows who polls a flag in such a region, or orders by another device. Off at first.
+  void relaxed_writes_linger(bool linger);
+
   // Links. Ports count from 1. Events reach the contexts of the device.
   void link_down(const std::string& device, int port = 1);
   void link_up(const std::string& device, int port = 1);
   /// Packets from one device to another are lost. Of one direction: requests from a to b need (a, b), their
   /// acknowledgements (b, a); so drop(b, a) alone lets requests of a take effect and never be known to.
   void drop(const std::string& from, const std::string& to);
-  /// Packets wait, in order, and no try is counted.
+  /// Packets wait, in order, and no try is counted. They are in the network: if their queue pair goes, writes
+  /// among them land when the road opens, unless the target's queue pair has gone too (or gone on).
   void hold(const std::string& from, const std::string& to);
   void deliver(const std::string& from, const std::string& to);
   /// Packets that leave or arrive by this GID are lost (a GID that does not route).

@@ -129,6 +129,7 @@ int destroy_qp(ibv_qp* opaque) {
                      "destroy_qp with events not acknowledged: the real one waits for ever");
     return EBUSY;
   }
+  leave_ghosts_locked(core, *qp);
   forget_qp_events_locked(*qp);
   if (!qp->card->spec.keeps_completions_of_destroyed_qps) {
     forget_completions_locked(qp->send_queue(), qp);

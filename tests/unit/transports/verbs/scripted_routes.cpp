@@ -45,11 +45,6 @@ bool same_gids(const Port& from, const ibv_ah_attr& address, const Port& to, con
          std::memcmp(target.gid.raw, address.grh.dgid.raw, sizeof target.gid.raw) == 0;
 }
 
-Road road(const Core& core, const Device* from, const Device* to) {
-  const auto found = core.roads.find({from, to});
-  return found == core.roads.end() ? Road::open : found->second;
-}
-
 /// The queue pair behind `port` that `qp` is connected with, if it is connected back.
 Qp* peer_at(const Qp& qp, const Port& own, Device& device, int number) {
   const Port& port = *device.port(number);
@@ -71,12 +66,17 @@ Route find_route(Core& core, const Qp& qp) {
     if (device.removed) continue;
     for (int number = 1; number <= static_cast<int>(device.ports.size()); ++number)
       if (Qp* peer = peer_at(qp, own, device, number))
-        return {peer, false, road(core, qp.card, &device), road(core, &device, qp.card)};
+        return {peer, false, road_locked(core, qp.card, &device), road_locked(core, &device, qp.card)};
   }
   return {};
 }
 
 }  // namespace
+
+Road road_locked(const Core& core, const Device* from, const Device* to) {
+  const auto found = core.roads.find({from, to});
+  return found == core.roads.end() ? Road::open : found->second;
+}
 
 const Route& route_locked(Core& core, Qp& qp) {
   if (qp.route_epoch != core.epoch) {

@@ -27,9 +27,6 @@ bool is_send(const Request& request) {
 bool has_imm(const Request& request) {
   return request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM || request.opcode == IBV_WR_SEND_WITH_IMM;
 }
-bool is_write(const Request& request) {
-  return request.opcode == IBV_WR_RDMA_WRITE || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-}
 
 std::uint32_t mtu_of(const Qp& qp) { return 128u << qp.attr.path_mtu; }
 
@@ -126,10 +123,11 @@ Outcome break_both(Core& core, Qp& qp, Qp& peer, ibv_wc_status status, ibv_event
   return outcome;
 }
 
+}  // namespace
+
 // --- Serving a request ---
 
-/// The local side of a request: what is wrong with it, if anything.
-ibv_wc_status check_local(Qp& qp, std::uint64_t slot) {
+ibv_wc_status local_status_locked(Qp& qp, std::uint64_t slot) {
   const Request& request = qp.request(slot);
   if (request.length > qp.card->spec.max_msg_sz) return IBV_WC_LOC_LEN_ERR;
   if (is_atomic(request) && request.length != 8) return IBV_WC_LOC_LEN_ERR;
@@ -142,8 +140,7 @@ ibv_wc_status check_local(Qp& qp, std::uint64_t slot) {
   return IBV_WC_SUCCESS;
 }
 
-/// Copies `bytes` of the payload from `offset` on.
-void gather(Qp& qp, std::uint64_t slot, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
+void gather_locked(Qp& qp, std::uint64_t slot, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
   const Request& request = qp.request(slot);
   if (request.inlined) return dma(to, qp.inline_of(slot) + offset, bytes);
   for (const ibv_sge* sge = qp.sges_of(slot); bytes > 0; ++sge) {
@@ -157,15 +154,14 @@ void gather(Qp& qp, std::uint64_t slot, std::uint64_t offset, std::byte* to, std
   }
 }
 
-/// Takes the peer's next receive. The message is complete, its bytes may already be in place.
-void deliver_receive(Core& core, Qp& qp, Qp& peer, const Request& request) {
+void deliver_receive_locked(Core& core, std::uint32_t source_qpn, Qp& peer, const Request& request) {
   Srq& srq = *static_cast<Srq*>(peer.srq);
   ibv_wc wc{};
   wc.wr_id = srq.ring[srq.head].wr_id;
   wc.opcode = is_send(request) ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
   wc.byte_len = request.length;
   wc.qp_num = peer.qp_num;
-  wc.src_qp = qp.qp_num;
+  wc.src_qp = source_qpn;
   if (has_imm(request)) {
     wc.imm_data = request.imm;
     wc.wc_flags = IBV_WC_WITH_IMM;
@@ -174,6 +170,12 @@ void deliver_receive(Core& core, Qp& qp, Qp& peer, const Request& request) {
   --srq.count;
   complete_locked(core, peer.receive_queue(), {wc, &peer, 0}, (request.flags & IBV_SEND_SOLICITED) != 0);
 }
+
+std::uint32_t packets_of(const Qp& qp, const Request& request) {
+  return std::max(1u, (request.length + mtu_of(qp) - 1) / mtu_of(qp));
+}
+
+namespace {
 
 Outcome fail_receive(Core& core, Qp& qp, Qp& peer, ibv_wc_status here, ibv_wc_status there) {
   Srq& srq = *static_cast<Srq*>(peer.srq);
@@ -202,7 +204,7 @@ Outcome serve_send(Core& core, Qp& qp, Qp& peer, std::uint64_t slot) {
   std::uint64_t offset = 0;
   for (const ibv_sge* sge = receive.sges.data(); offset < request.length; ++sge) {
     const std::uint64_t part = std::min<std::uint64_t>(sge->length, request.length - offset);
-    gather(qp, slot, offset, place(*sge), part);
+    gather_locked(qp, slot, offset, place(*sge), part);
     offset += part;
   }
   return Outcome::moved;
@@ -233,13 +235,20 @@ Outcome lack_receive(Core& core, Qp& qp) {
 }
 
 /// One piece of a write or of a read's answer; the whole where nothing lags.
-void move_piece(const Core& core, Qp& qp, std::uint64_t slot, std::byte* target) {
+void move_piece(Core& core, Qp& qp, Qp& peer, std::uint64_t slot, std::byte* target) {
   Request& request = qp.request(slot);
   const std::uint32_t mtu = mtu_of(qp);
   const std::uint32_t piece = core.lagging ? std::max(mtu, request.length / 8 / mtu * mtu) : request.length;
   const std::uint32_t bytes = std::min(piece, request.length - request.done);
   if (is_write(request)) {
-    gather(qp, slot, request.done, target + request.done, bytes);
+    if (core.relaxed_linger) {
+      std::vector<std::byte> payload(bytes);
+      gather_locked(qp, slot, request.done, payload.data(), bytes);
+      write_locked(core, *peer.card, *region_locked(*peer.card, request.rkey, true), target + request.done,
+                   payload.data(), bytes);
+    } else {
+      gather_locked(qp, slot, request.done, target + request.done, bytes);
+    }
   } else {
     request.read.resize(request.length);
     dma(request.read.data() + request.done, target + request.done, bytes);
@@ -257,6 +266,7 @@ Outcome serve(Core& core, Qp& qp, Qp& peer, std::uint64_t slot) {
   if ((qp.attr.path_mtu != peer.attr.path_mtu && !fits_mtu) || (peer.attr.qp_access_flags & right) != right ||
       misplaced || too_deep)
     return break_both(core, qp, peer, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+  if (!core.lingering.empty() && !is_write(request)) flush_lingering_locked(core, *peer.card);
   std::byte* target = nullptr;
   if (!is_send(request) && request.length != 0) {
     target = reach_locked(*peer.card, peer.pd, request.rkey, true, request.remote, request.length, right);
@@ -271,14 +281,13 @@ Outcome serve(Core& core, Qp& qp, Qp& peer, std::uint64_t slot) {
   } else if (is_atomic(request)) {
     serve_atomic(request, target);
   } else if (request.length != 0) {
-    move_piece(core, qp, slot, target);
+    move_piece(core, qp, peer, slot, target);
     if (request.done < request.length) return Outcome::moved;
   }
-  const std::uint32_t packets = std::max(1u, (request.length + mtu_of(qp) - 1) / mtu_of(qp));
-  qp.send_psn = peer.receive_psn = (qp.send_psn + packets) & 0xffffff;
+  qp.send_psn = peer.receive_psn = (qp.send_psn + packets_of(qp, request)) & 0xffffff;
   if (answers(request)) ++qp.reads_executed;
   ++qp.executed;
-  if (takes_receive) deliver_receive(core, qp, peer, request);
+  if (takes_receive) deliver_receive_locked(core, qp.qp_num, peer, request);
   return Outcome::moved;
 }
 
@@ -303,7 +312,7 @@ Outcome execute(Core& core, Qp& qp) {
   const std::uint64_t reads = qp.reads_executed - qp.reads_acked;
   if ((request.flags & IBV_SEND_FENCE) != 0 && reads != 0) return Outcome::waits;
   if (answers(request) && reads != 0 && reads >= qp.attr.max_rd_atomic) return Outcome::waits;
-  ibv_wc_status status = check_local(qp, slot);
+  ibv_wc_status status = local_status_locked(qp, slot);
   if (status == IBV_WC_SUCCESS && !request.fate_executed) status = request.fate;
   if (status != IBV_WC_SUCCESS)  // in its turn
     return qp.acked != qp.executed ? Outcome::waits : fail_oldest(core, qp, status);
@@ -377,6 +386,7 @@ void fail_overruns(Core& core) {
 
 void fail_qp_locked(Core& core, Qp& qp) {
   const bool news = qp.state != IBV_QPS_ERR;
+  leave_ghosts_locked(core, qp);
   qp.state = qp.attr.qp_state = IBV_QPS_ERR;
   if (news) ++core.epoch;
   for (; qp.acked != qp.posted; ++qp.acked)
@@ -391,6 +401,7 @@ void fail_qp_locked(Core& core, Qp& qp) {
 }
 
 void reset_qp_locked(Core& core, Qp& qp) {
+  leave_ghosts_locked(core, qp);
   forget_completions_locked(qp.send_queue(), &qp);
   forget_completions_locked(qp.receive_queue(), &qp);
   qp.state = IBV_QPS_RESET;
@@ -425,13 +436,16 @@ bool tick_active_locked(Core& core) {
   const std::vector<Qp*> waiting = core.active;
   for (Qp* qp : waiting)
     if (qp->active && drain(core, *qp)) happened = true;
+  while (haunt_locked(core) || land_lingering_locked(core)) happened = true;
   if (!core.overruns.empty()) fail_overruns(core);
   return happened;
 }
 
 bool step_locked(Core& core) {
-  if (core.active.empty()) return false;
   if (!core.lagging) return tick_active_locked(core);
+  if (core.active.empty() || core.random() % 4 == 0)
+    if (haunt_locked(core) || land_lingering_locked(core)) return true;
+  if (core.active.empty()) return false;
   Qp& qp = *core.active[core.random() % core.active.size()];
   const Outcome outcome = advance(core, qp, core.random() % 2 == 0);
   set_active(core, qp);
