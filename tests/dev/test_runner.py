@@ -101,6 +101,19 @@ class Dev(unittest.TestCase):
         self.assertEqual("--epochs|2|--json|/caller/a.json|--data=/caller/b/c.csv|--data|/d.csv|--kill|broker|--json|",
                          words.stdout)
 
+    def test_packages_that_cannot_be_had_end_it_only_where_they_are_needed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("dpkg-query", "exit 1"), ("apt-get", "echo no network; exit 100"), ("sudo", "exit 1")):
+                pathlib.Path(folder, name).write_text(f"#!/bin/sh\n{text}\n")
+                pathlib.Path(folder, name).chmod(0o755)
+            for how, went_on in (("need_packages vm", False), ("try_packages vm || true", True)):
+                script = f"ROOT={ROOT}; source {ROOT}/tools/dev/stages.sh; LOG={folder}; {how}; echo went on"
+                ended = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60,
+                                       env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"))
+                self.assertEqual(went_on, ended.returncode == 0)
+                self.assertEqual(went_on, "went on" in ended.stdout)
+                self.assertIn("no network" if os.geteuid() == 0 else "sudo refused", ended.stdout + ended.stderr)
+
     def test_a_stage_ended_by_a_signal_takes_its_processes_along(self):
         script = f'ROOT={ROOT}; source {ROOT}/tools/dev/stages.sh; LOG=$TMPDIR; stage probe sleep 62.5'
         with tempfile.TemporaryDirectory() as folder:
