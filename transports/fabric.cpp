@@ -5,6 +5,7 @@
 #include "runtime/settings.h"
 #include "transports/shm/shm.h"
 #include "transports/tcp/tcp.h"
+#include "transports/verbs/verbs.h"
 
 namespace cenote::transport {
 namespace {
@@ -35,26 +36,61 @@ Result<std::vector<Named>> unpack(std::span<const std::byte> bytes) {
   return out;
 }
 
+using Made = Result<std::unique_ptr<Transport>>;
+
+Made make_shm(const FabricOptions& /*options*/) { return make_shm_transport(); }
+
+Made make_tcp(const FabricOptions& options) {
+  TcpOptions tcp;
+  tcp.host = options.tcp_host;
+  return make_tcp_transport(tcp);
+}
+
+Made make_verbs(const FabricOptions& options) {
+  VerbsOptions verbs = options.verbs;
+  verbs.host = options.tcp_host;
+  return make_verbs_transport(verbs);
+}
+
+struct Maker {
+  std::string_view name;
+  Made (*make)(const FabricOptions& options);
+};
+constexpr Maker makers[] = {{"shm", make_shm}, {"verbs", make_verbs}, {"tcp", make_tcp}};
+
+Made make_named(const std::string& name, const FabricOptions& options) {
+  std::string known;
+  for (const Maker& maker : makers) {
+    if (maker.name == name) return maker.make(options);
+    known += (known.empty() ? "" : ", ") + std::string(maker.name);
+  }
+  return fail(
+      Error{ErrorCode::invalid_argument, "start transports", "there is no transport named '" + name + "'"}
+          .fix("known ones: " + known));
+}
+
 class SimpleFabric final : public Fabric {
  public:
   Result<void> start(const FabricOptions& options) {
     spin_ = options.spin;
+    std::string remedy;
     for (const std::string& name : options.transports) {
-      if (std::any_of(owned_.begin(), owned_.end(), [&](const auto& t) { return t->name() == name; }))
+      if (std::count(options.transports.begin(), options.transports.end(), name) > 1)
         return fail(ErrorCode::invalid_argument, "start transports", "'" + name + "' is named twice");
-      if (name == "shm") {
-        CENOTE_ASSIGN(auto made, make_shm_transport());
-        owned_.push_back(std::move(made));
-      } else if (name == "tcp") {
-        TcpOptions tcp;
-        tcp.host = options.tcp_host;
-        CENOTE_ASSIGN(auto made, make_tcp_transport(tcp));
-        owned_.push_back(std::move(made));
-      } else {
-        return fail(
-            Error{ErrorCode::not_supported, "start transports", "there is no transport named '" + name + "'"}
-                .fix("known ones: shm, tcp"));
+      auto made = make_named(name, options);
+      if (made) {
+        owned_.push_back(std::move(*made));
+        continue;
       }
+      if (made.error().code != ErrorCode::not_supported) return fail(std::move(made).error());
+      missing_.push_back({name, made.error().cause});
+      remedy = made.error().remedy;
+    }
+    if (owned_.empty() && !missing_.empty()) {
+      std::string why;
+      for (const Missing& missing : missing_)
+        why += (why.empty() ? "" : "; ") + missing.name + ": " + missing.cause;
+      return fail(Error{ErrorCode::not_supported, "start transports", std::move(why)}.fix(std::move(remedy)));
     }
     std::vector<Named> names;
     for (const auto& transport : owned_) {
@@ -101,6 +137,16 @@ class SimpleFabric final : public Fabric {
     std::string reason;
   };
 
+  struct Missing {
+    std::string name, cause;
+  };
+  [[nodiscard]] std::string why_missing(const std::string& name) const {
+    for (const Missing& missing : missing_) {
+      if (missing.name == name) return missing.cause;
+    }
+    return "this side has it not";
+  }
+
   /// Both sides go through the list of the side whose address is the lesser one, so they choose alike even
   /// when they prefer differently. reachable() is symmetric by its contract.
   [[nodiscard]] Result<Choice> choose(std::span<const std::byte> peer_address) const {
@@ -116,7 +162,7 @@ class SimpleFabric final : public Fabric {
                                       [&](const Named& t) { return t.name == candidate.name; });
       std::string why;
       if (mine == all_.end() || other == theirs.end()) {
-        why = "only one side has it";
+        why = mine == all_.end() ? why_missing(candidate.name) : "the peer has it not";
       } else if (auto reached = (*mine)->reachable(other->address); !reached) {
         why = reached.error().cause;
         remedy += (remedy.empty() || reached.error().remedy.empty() ? "" : "; ") + reached.error().remedy;
@@ -135,6 +181,7 @@ class SimpleFabric final : public Fabric {
 
   std::vector<std::unique_ptr<Transport>> owned_;
   std::vector<Transport*> all_;
+  std::vector<Missing> missing_;
   Bytes address_;
   Clock::duration spin_{};
 };
@@ -142,7 +189,22 @@ class SimpleFabric final : public Fabric {
 }  // namespace
 
 FabricOptions fabric_options(const Settings& settings) {
-  return {settings.list("transports"), settings.text("tcp.host"), settings.duration("wait.spin")};
+  FabricOptions options;
+  options.transports = settings.list("transports");
+  options.tcp_host = settings.text("tcp.host");
+  options.spin = settings.duration("wait.spin");
+  VerbsOptions& verbs = options.verbs;
+  verbs.devices = settings.list("verbs.devices");
+  verbs.rails = static_cast<std::uint32_t>(settings.uinteger("verbs.rails"));
+  verbs.mtu = static_cast<std::uint32_t>(settings.uinteger("verbs.mtu"));
+  verbs.gid_index = static_cast<int>(settings.integer("verbs.gid_index"));
+  verbs.pkey_index = static_cast<std::uint16_t>(settings.uinteger("verbs.pkey_index"));
+  verbs.service_level = static_cast<std::uint8_t>(settings.uinteger("verbs.service_level"));
+  verbs.traffic_class = static_cast<std::uint8_t>(settings.uinteger("verbs.traffic_class"));
+  verbs.timeout = static_cast<std::uint8_t>(settings.uinteger("verbs.timeout"));
+  verbs.retries = static_cast<std::uint8_t>(settings.uinteger("verbs.retries"));
+  verbs.relaxed_ordering = settings.boolean("verbs.relaxed_ordering");
+  return options;
 }
 
 Result<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transports/transport.h"
+#include "transports/verbs/verbs.h"
 
 namespace cenote {
 class Settings;
@@ -16,11 +17,13 @@ class Settings;
 namespace cenote::transport {
 
 struct FabricOptions {
-  std::vector<std::string> transports{"shm", "tcp"};  ///< in order of preference
-  std::string tcp_host = "127.0.0.1";  ///< address that the TCP transport listens on and publishes
+  std::vector<std::string> transports{"shm", "verbs", "tcp"};  ///< in order of preference
+  /// Address where the transports that meet their peers at a socket listen, and which they publish.
+  std::string tcp_host = "127.0.0.1";
+  VerbsOptions verbs;                                    ///< but for its host
   Clock::duration spin = std::chrono::microseconds(20);  ///< how long wait() polls before it sleeps
 };
-/// What the settings transports, tcp.host and wait.spin say.
+/// What the settings transports, tcp.host, wait.spin and verbs.* say.
 FabricOptions fabric_options(const Settings& settings);
 
 /// How one peer is reached. `transport` lives as long as the Fabric; allocate there what this peer shall
@@ -35,6 +38,9 @@ struct Link {
 class Fabric {
  public:
   virtual ~Fabric() = default;
+  /// A transport that this machine cannot have (no device, no library) is left out, and every choice() says
+  /// so. Errors: invalid_argument (one is named twice), not_supported (an unknown name; none is left: the
+  /// cause lists why), and what keeps one from starting that this machine could have.
   static Result<std::unique_ptr<Fabric>> create(const FabricOptions& options);
   /// Everything a peer needs to connect; plain bytes, at most 1 KiB.
   [[nodiscard]] virtual const Bytes& address() const = 0;

@@ -7,7 +7,7 @@ namespace cenote::transport::test {
 
 std::vector<Kind> kinds() {
   if (!cenote::test::vm::environment().inside) return {};
-  return {{"verbs", [] { return make_verbs_transport(); }, {}, 1000}};
+  return {{"verbs", [] { return make_verbs_transport(); }, {}, 1000, 8}};
 }
 
 }  // namespace cenote::transport::test

@@ -16,7 +16,6 @@ namespace {
 class Farewell : public Conformance {};
 CENOTE_CONFORMANCE(Farewell);
 
-constexpr int rounds = 200;
 constexpr std::size_t memory_size = 64 * 1024;
 constexpr std::size_t little = 4096;
 constexpr std::size_t sizes[] = {64, little, little + 1, memory_size};
@@ -113,7 +112,7 @@ struct Sockets {
 };
 
 TEST_P(Farewell, ReasonArrivesThoughEverythingIsDestroyedAtOnce) {
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < GetParam().rounds; ++round) {
     Sockets sockets;
     const std::size_t bytes = sizes[round % 4];
     std::thread other([&] {
@@ -127,7 +126,7 @@ TEST_P(Farewell, ReasonArrivesThoughEverythingIsDestroyedAtOnce) {
 }
 
 TEST_P(Farewell, ReasonArrivesThoughTheProcessEndsAtOnce) {
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < GetParam().rounds; ++round) {
     Sockets sockets;
     const std::size_t bytes = sizes[round % 4];
     const pid_t child = ::fork();

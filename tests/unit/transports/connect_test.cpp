@@ -134,7 +134,7 @@ TEST_P(Connect, ManyEndpointsOfOneTransportWorkTogether) {
 
 TEST_P(Connect, WrongSecretNeverConnects) {
   const auto left = make(GetParam()), right = make(GetParam());
-  const auto name = GetParam().name;
+  const auto name = GetParam().transport();
   const auto deadline = Deadline::in(300ms);
   auto l = left->connect(with_other_secret(right->address(), name), "right", 0, deadline);
   auto r = right->connect(with_other_secret(left->address(), name), "left", 0, deadline);
@@ -167,7 +167,7 @@ TEST_P(Connect, PeerThatIsGoneFailsTheEndpoint) {
     gone = right->address();
     const auto id = [&](const Bytes& address) {
       Reader in(address);
-      return AddressHeader::unpack(in, GetParam().name).value().id;
+      return AddressHeader::unpack(in, GetParam().transport()).value().id;
     };
     if (id(left->address()) > id(gone)) break;
   }
@@ -184,11 +184,11 @@ TEST_P(Connect, PeerThatIsGoneFailsTheEndpoint) {
 TEST_P(Connect, OtherHostAndOtherNamespaceAreRefusedWithTheReason) {
   const auto left = make(GetParam()), right = make(GetParam());
   EXPECT_TRUE(left->reachable(right->address()));
-  const auto far = left->reachable(of_other_host(right->address(), GetParam().name, false));
+  const auto far = left->reachable(of_other_host(right->address(), GetParam().transport(), false));
   ASSERT_FALSE(far);
   EXPECT_EQ(far.error().code, ErrorCode::not_supported);
   EXPECT_NE(far.error().cause.find("host"), std::string::npos) << far.error().cause;
-  const auto walled = left->reachable(of_other_host(right->address(), GetParam().name, true));
+  const auto walled = left->reachable(of_other_host(right->address(), GetParam().transport(), true));
   ASSERT_FALSE(walled);
   EXPECT_NE(walled.error().cause.find("namespace"), std::string::npos) << walled.error().cause;
 }
@@ -210,11 +210,11 @@ TEST_P(Connect, GarbageAtTheListenerHarmsNobody) {
   // Strangers connect to the listener and write noise.
   std::vector<UniqueFd> strangers;
   Reader in(right->address());
-  ASSERT_TRUE(AddressHeader::unpack(in, GetParam().name));
+  ASSERT_TRUE(AddressHeader::unpack(in, GetParam().transport()));
   const std::string where = in.text();
   for (std::uint64_t i = 0; i < 20; ++i) {
     UniqueFd fd;
-    if (GetParam().name == "shm") {
+    if (GetParam().transport() == "shm") {
       fd.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
       sockaddr_un to{};
       to.sun_family = AF_UNIX;
@@ -225,7 +225,7 @@ TEST_P(Connect, GarbageAtTheListenerHarmsNobody) {
     } else {
       fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       Reader port(right->address());
-      (void)AddressHeader::unpack(port, "tcp");
+      (void)AddressHeader::unpack(port, GetParam().transport());
       (void)port.text();
       sockaddr_in to{};
       to.sin_family = AF_INET;

@@ -1,5 +1,6 @@
 // What the conformance suite runs on: two transports of one kind in this process, joined by an endpoint each.
-// A new transport joins the suite by a line in kinds().
+// A new transport joins the suite by a line in kinds.cpp, or by a file of its own like it that the same tests
+// are linked with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "transports/shm/shm.h"
-#include "transports/tcp/tcp.h"
+#include "transports/fabric.h"
 #include "transports/transport.h"
 
 namespace cenote::transport::test {
@@ -19,13 +19,15 @@ namespace cenote::transport::test {
 using namespace std::chrono_literals;
 
 struct Kind {
-  std::string name;
+  std::string name;  ///< the transport's, and after an underscore what is special
   std::function<Result<std::unique_ptr<Transport>>()> make;
+  std::function<void(FabricOptions&)> prepare{};  ///< what a fabric needs to have it; may be empty
+  std::uint64_t unseen = 4000;  ///< signals that a peer who does not look is given before puts wait for it
+  int rounds = 200;             ///< of what is tried again and again with new transports
+  [[nodiscard]] std::string transport() const { return name.substr(0, name.find('_')); }
 };
 
-inline std::vector<Kind> kinds() {
-  return {{"shm", [] { return make_shm_transport(); }}, {"tcp", [] { return make_tcp_transport(); }}};
-}
+std::vector<Kind> kinds();
 
 inline Deadline soon() { return Deadline::in(60s); }  // generous: a noisy machine is no failure
 

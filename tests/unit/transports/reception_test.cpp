@@ -19,14 +19,14 @@ CENOTE_CONFORMANCE(Reception);
 
 /// A socket of a stranger's, not connected yet.
 UniqueFd stranger(const Kind& kind) {
-  return UniqueFd(kind.name == "shm" ? ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)
-                                     : ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return UniqueFd(kind.transport() == "shm" ? ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)
+                                            : ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 bool dial(const Kind& kind, const Transport& transport, const UniqueFd& fd) {
   Reader in(transport.address());
-  (void)AddressHeader::unpack(in, kind.name);
+  (void)AddressHeader::unpack(in, kind.transport());
   const std::string where = in.text();
-  if (kind.name == "shm") {
+  if (kind.transport() == "shm") {
     sockaddr_un to{};
     to.sun_family = AF_UNIX;
     std::memcpy(to.sun_path + 1, where.data(), where.size());

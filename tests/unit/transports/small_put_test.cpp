@@ -49,7 +49,7 @@ TEST_P(SmallPuts, SourceMayChangeOnceTheyAreComplete) {
 
 TEST_P(SmallPuts, ThousandsLeaveForAPeerThatDoesNotLook) {
   const Pair pair(GetParam());
-  constexpr std::uint64_t many = 4000;
+  const std::uint64_t many = GetParam().unseen;
   const auto memory = region(*pair.right, 8 * many);
   pair.settle();
   std::uint64_t value = 1;

@@ -72,9 +72,11 @@ TEST_P(Wait, OfAFabricPollsAsLongAsTheSettingSaysBeforeItSleeps) {
   std::vector<std::int64_t> slept;
   for (const auto* spin : {"1s", "0us"}) {
     const auto settings = Settings::load(
-        {{}, Environment{}, {"transports=" + GetParam().name, std::string("wait.spin=") + spin}});
+        {{}, Environment{}, {"transports=" + GetParam().transport(), std::string("wait.spin=") + spin}});
     ASSERT_TRUE(settings) << settings.error().message();
-    const auto fabric = Fabric::create(fabric_options(*settings)).value();
+    FabricOptions options = fabric_options(*settings);
+    if (GetParam().prepare) GetParam().prepare(options);
+    const auto fabric = Fabric::create(options).value();
     (void)fabric->wait(Deadline::in(1ms), nullptr, "warm up");
     const auto before = sleeps();
     EXPECT_FALSE(fabric->wait(Deadline::in(1s), nullptr, "nothing"));

@@ -1,0 +1,280 @@
+// How two sides agree on rails. Each tells its ports; both make the same plan from them. Then, in attempts,
+// each offers a queue pair for every rail that is not proved yet, connects it to the other's, and proves it
+// by a write that the other's card acknowledges. A rail that failed is tried again between the next pair of
+// GIDs; both sides know of both results, so they go on alike.
+#include <algorithm>
+#include <limits>
+
+#include "transports/verbs/verbs_endpoint.h"
+
+namespace cenote::transport::verbs {
+namespace {
+
+tl::unexpected<Error> nonsense(const char* what) {
+  return fail(ErrorCode::protocol_error, "agree on rails", what);
+}
+
+std::string list_of(const std::vector<Port>& ports) {
+  std::string out;
+  for (const Port& port : ports) {
+    out += (out.empty() ? "" : ", ") + port.name +
+           (port.link_layer == LinkLayer::ethernet ? " (RoCE" : " (InfiniBand");
+    for (const Gid& gid : port.gids) out += " " + gid.text();
+    out += ")";
+  }
+  return out.empty() ? "none" : out;
+}
+
+}  // namespace
+
+void VerbsEndpoint::say_ports() {
+  Writer note;
+  note.put(static_cast<std::uint8_t>(core_->ports().size()));
+  for (const Port& port : core_->ports()) port.pack(note);
+  side_->post(static_cast<std::uint8_t>(Note::ports), note.bytes());
+  stage_ = Stage::exchanging;
+}
+
+bool VerbsEndpoint::read() {
+  if (failure_ || !side_ || side_->waiting()) return false;
+  const bool was_ready = side_->ready();
+  auto got = side_->read(
+      [this](std::uint8_t type, std::span<const std::byte> body) { return take_note(type, body); });
+  if (failure_) return true;
+  if (!was_ready && side_->ready() && stage_ == Stage::meeting) {
+    say_ports();
+    (void)side_->flush();
+  }
+  if (got) return *got;
+  if (got.error().code != ErrorCode::peer_failed || stage_ == Stage::meeting) {
+    break_with(std::move(got).error());
+    return true;
+  }
+  // It is gone. What it had sent is still taken first.
+  if (!ending_) {
+    ending_ = std::make_unique<Error>(std::move(got).error());
+    ending_round_ = core_->round();
+  }
+  ending_events_ = events_received_;
+  core_->happened = true;
+  return true;
+}
+
+Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::byte> body) {
+  if (stage_ == Stage::meeting) {
+    // It has been let in and speaks already.
+    say_ports();
+  }
+  Reader in(body);
+  switch (static_cast<Note>(type)) {
+    case Note::ports:
+      return take_ports(in);
+    case Note::offer:
+      return take_offer(in);
+    case Note::primed:
+      return take_primed(in);
+    case Note::proved:
+      return take_proved(in);
+    case Note::farewell:
+      take_farewell(in);
+      return {};
+  }
+  return nonsense("a note that no transport sends");
+}
+
+Result<void> VerbsEndpoint::take_ports(Reader& in) {
+  if (stage_ != Stage::exchanging) return nonsense("ports out of turn");
+  const auto count = in.get<std::uint8_t>();
+  if (count > max_ports) return nonsense("more ports than a transport has");
+  for (std::size_t i = 0; i < count; ++i) their_ports_.push_back(Port::unpack(in));
+  if (!in.finished()) return nonsense("a list of ports that ends too early or too late");
+  for (Port& port : their_ports_) port.name = printable(as_bytes(port.name));
+  const auto& ours = core_->ports();
+  const std::size_t most = core_->options.rails;
+  const auto plan =
+      side_->dials() ? plan_rails(ours, their_ports_, most) : plan_rails(their_ports_, ours, most);
+  for (const RailPorts& pair : plan) {
+    Lane lane;
+    lane.mine = side_->dials() ? pair.dialer : pair.acceptor;
+    lane.theirs = side_->dials() ? pair.acceptor : pair.dialer;
+    lane.candidates = gid_candidates(ours[lane.mine], their_ports_[lane.theirs]);
+    lanes_.push_back(std::move(lane));
+  }
+  if (!lanes_.empty()) return begin_attempt();
+  return fail(Error{ErrorCode::not_supported, "connect over verbs",
+                    "no port of this side can reach one of the peer's: here " + list_of(ours) + "; there " +
+                        list_of(their_ports_)}
+                  .fix("both need a port of one link layer with GIDs of one type and family (rdma link, ip "
+                       "address); the settings verbs.devices and verbs.gid_index restrict them"));
+}
+
+Result<void> VerbsEndpoint::begin_attempt() {
+  stage_ = Stage::connecting;
+  offer_taken_ = primed_taken_ = said_proved_ = false;
+  theirs_proved_.reset();
+  Writer note;
+  note.put(attempt_).put(static_cast<std::uint8_t>(lanes_.size()));
+  for (Lane& lane : lanes_) {
+    RailOffer offer;
+    lane.mine_done = lane.proved || attempt_ >= lane.candidates.size();
+    lane.mine_ok = lane.proved;
+    if (!lane.mine_done) {
+      CENOTE_ASSIGN(lane.rail, core_->make_rail(*this, lane.mine));
+      offer.queue_pair = lane.rail->queue_pair();
+      offer.packet_sequence = lane.rail->packet_sequence();
+      offer.probe = reinterpret_cast<std::uintptr_t>(core_->probe_memory->data);
+      offer.probe_key = core_->probe_memory->regions[lane.mine]->rkey;
+    }
+    offer.pack(note);
+  }
+  side_->post(static_cast<std::uint8_t>(Note::offer), note.bytes());
+  return {};
+}
+
+Result<void> VerbsEndpoint::take_offer(Reader& in) {
+  if (stage_ != Stage::connecting || offer_taken_ || in.get<std::uint8_t>() != attempt_ ||
+      in.get<std::uint8_t>() != lanes_.size())
+    return nonsense("an offer out of turn");
+  for (Lane& lane : lanes_) {
+    lane.offer = RailOffer::unpack(in);
+    if (lane.mine_done) continue;
+    if (in.bad() || lane.offer.queue_pair == 0) return nonsense("an offer without a rail of the plan");
+    auto connected =
+        lane.rail->connect(lane.offer, their_ports_[lane.theirs], lane.candidates[attempt_], core_->options);
+    if (connected) continue;
+    lane.mine_done = true;
+    lane.why_not = connected.error().message();
+  }
+  if (!in.finished()) return nonsense("an offer that ends too early or too late");
+  offer_taken_ = true;
+  stage_ = Stage::proving;
+  Writer note;
+  note.put(attempt_);
+  side_->post(static_cast<std::uint8_t>(Note::primed), note.bytes());
+  return {};
+}
+
+Result<void> VerbsEndpoint::take_primed(Reader& in) {
+  if (stage_ != Stage::proving || primed_taken_ || in.get<std::uint8_t>() != attempt_ || !in.finished())
+    return nonsense("a note out of turn: primed");
+  primed_taken_ = true;
+  for (Lane& lane : lanes_) {
+    if (lane.mine_done) continue;
+    Work work;
+    work.local = &core_->probe_word;
+    work.length = sizeof core_->probe_word;
+    work.lkey = core_->probe_memory->regions[lane.mine]->lkey;
+    work.remote = lane.offer.probe;
+    work.rkey = lane.offer.probe_key;
+    Sent sent;
+    sent.purpose = Purpose::probe;
+    if (auto posted = lane.rail->post(work, sent); !posted) {
+      lane.mine_done = true;
+      lane.why_not = posted.error().message();
+    }
+  }
+  say_proved();
+  return {};
+}
+
+void VerbsEndpoint::probe_done(Rail& rail, ibv_wc_status status) {
+  for (Lane& lane : lanes_) {
+    if (lane.rail.get() != &rail || lane.mine_done) continue;
+    lane.mine_done = true;
+    lane.mine_ok = status == IBV_WC_SUCCESS;
+    if (!lane.mine_ok) lane.why_not = rail.text() + ": " + explain(status);
+  }
+  say_proved();
+  (void)side_->flush();
+}
+
+void VerbsEndpoint::say_proved() {
+  if (said_proved_ || !primed_taken_ ||
+      !std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.mine_done; }))
+    return;
+  said_proved_ = true;
+  Writer note;
+  note.put(attempt_).put(static_cast<std::uint8_t>(lanes_.size()));
+  for (const Lane& lane : lanes_) note.put(static_cast<std::uint8_t>(lane.mine_ok ? 1 : 0));
+  side_->post(static_cast<std::uint8_t>(Note::proved), note.bytes());
+  if (!theirs_proved_) return;
+  if (auto settled = settle(*theirs_proved_); !settled) break_with(std::move(settled).error());
+}
+
+Result<void> VerbsEndpoint::take_proved(Reader& in) {
+  if (stage_ != Stage::proving || theirs_proved_ || in.get<std::uint8_t>() != attempt_ ||
+      in.get<std::uint8_t>() != lanes_.size())
+    return nonsense("a note out of turn: proved");
+  std::vector<bool> theirs;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) theirs.push_back(in.get<std::uint8_t>() != 0);
+  if (!in.finished()) return nonsense("a note that ends too early or too late: proved");
+  if (said_proved_) return settle(theirs);
+  theirs_proved_ = std::move(theirs);
+  return {};
+}
+
+Result<void> VerbsEndpoint::settle(const std::vector<bool>& theirs) {
+  bool another = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    if (lane.proved) continue;
+    lane.proved = lane.mine_ok && theirs[i];
+    if (lane.proved) continue;
+    if (lane.mine_ok) lane.why_not = lane.rail->text() + ": the peer's write was not acknowledged";
+    core_->log_debug("rail to " + peer_name_ + " not proved: " + lane.why_not);
+    if (lane.rail) core_->forget(*lane.rail);
+    lane.rail.reset();
+    another = another || std::size_t{attempt_} + 1 < lane.candidates.size();
+  }
+  if (another && attempt_ < std::numeric_limits<std::uint8_t>::max()) {
+    ++attempt_;
+    return begin_attempt();
+  }
+  std::string why;
+  for (const Lane& lane : lanes_) {
+    if (!lane.proved) why += (why.empty() ? "" : "; ") + lane.why_not;
+  }
+  std::erase_if(lanes_, [](const Lane& lane) { return !lane.proved; });
+  if (lanes_.empty())
+    return fail(Error{ErrorCode::peer_failed, "connect over verbs", "no rail carries a write: " + why}.fix(
+        "look at the ports, their GIDs and the network between them: rdma link, ip address, ping"));
+  become_ready();
+  return {};
+}
+
+void VerbsEndpoint::become_ready() {
+  stage_ = Stage::ready;
+  for (const Lane& lane : lanes_) core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text());
+  core_->happened = true;
+}
+
+void VerbsEndpoint::take_farewell(Reader& in) {
+  const auto events = in.get<std::uint32_t>();
+  const auto reason = in.raw(in.left());
+  if (ending_ || in.bad()) return;
+  ending_ = std::make_unique<Error>(farewell_error(reason));
+  ending_round_ = core_->round();
+  ending_events_ = events;
+  core_->happened = true;
+}
+
+// A farewell comes another way than what was put and sent before it, and may overtake that.
+bool VerbsEndpoint::finish_ending(bool dry) {
+  if (!ending_ || failure_ || !dry || core_->round() <= ending_round_) return false;
+  if (static_cast<std::int32_t>(events_received_ - ending_events_) < 0) return false;
+  break_with(Error(*ending_), false);
+  return true;
+}
+
+void VerbsEndpoint::queue_pair_failed(std::uint32_t queue_pair, const std::string& what) {
+  if (failure_ || ending_) return;
+  const bool ours = std::any_of(lanes_.begin(), lanes_.end(), [queue_pair](const Lane& lane) {
+    return lane.rail && lane.rail->queue_pair() == queue_pair;
+  });
+  if (!ours) return;
+  (void)read();
+  if (failure_ || ending_) return;
+  break_with(Error{ErrorCode::protocol_error, "serve the peer's writes", what});
+}
+
+}  // namespace cenote::transport::verbs

@@ -1,0 +1,94 @@
+// Registrations: which memory of this side its cards may touch. Explicit: memory is registered with every
+// card when a region is made and released when that region ends; nothing is cached behind anybody's back.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transports/verbs/nic.h"
+
+namespace cenote::transport::verbs {
+
+/// What this transport puts into a RemoteKey. A card only checks `rkeys`; the rest is for the peer's own
+/// checks and addressing.
+struct VerbsKey {
+  std::uint64_t owner = 0;                       ///< id of the transport that made the region
+  std::uint64_t region = 0;                      ///< counts from 1
+  std::array<std::uint32_t, max_ports> rkeys{};  ///< by port of the owner
+  std::uint64_t base = 0;                        ///< address there
+  std::uint64_t size = 0;
+
+  [[nodiscard]] RemoteKey pack() const {
+    RemoteKey key;
+    std::memcpy(key.bytes.data(), this, sizeof *this);
+    key.size = sizeof *this;
+    return key;
+  }
+};
+static_assert(sizeof(VerbsKey) == 64);
+
+/// One piece of memory, registered with every card, in their order.
+struct Registered {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  std::vector<Mr> regions;
+
+  [[nodiscard]] bool holds(const void* at, std::size_t bytes) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data), want = reinterpret_cast<std::uintptr_t>(at);
+    return want >= begin && want - begin <= size && bytes <= size - (want - begin);
+  }
+};
+
+class Registrations {
+ public:
+  explicit Registrations(const std::vector<std::unique_ptr<Nic>>& nics) : nics_(nics) {}
+  /// Errors as Nic::register_memory.
+  Result<std::unique_ptr<Registered>> make(void* data, std::size_t bytes, unsigned access) const;
+  /// From then on find() finds it. Several may cover the same bytes.
+  void add(const Registered* registered) { by_address_.emplace(registered->data, registered); }
+  void remove(const Registered* registered);
+  /// One that holds all the bytes, or null.
+  [[nodiscard]] const Registered* find(const void* at, std::size_t bytes) {
+    if (latest_ != nullptr && latest_->holds(at, bytes)) return latest_;
+    return search(at, bytes);
+  }
+
+ private:
+  const Registered* search(const void* at, std::size_t bytes);
+
+  const std::vector<std::unique_ptr<Nic>>& nics_;
+  std::multimap<const std::byte*, const Registered*> by_address_;
+  const Registered* latest_ = nullptr;
+};
+
+/// Blocks of registered memory for what has to be copied: messages, small payloads from ordinary memory, what
+/// is fetched into such memory.
+class Blocks {
+ public:
+  static constexpr std::uint32_t none = ~0U;
+  static constexpr std::size_t size = slot_size;
+  /// Errors as Nic::register_memory.
+  Result<void> open(const Registrations& registrations, std::uint32_t count);
+  /// none: all are in use.
+  [[nodiscard]] std::uint32_t take() {
+    if (free_.empty()) return none;
+    const std::uint32_t index = free_.back();
+    free_.pop_back();
+    return index;
+  }
+  void give(std::uint32_t index) { free_.push_back(index); }
+  [[nodiscard]] std::size_t left() const { return free_.size(); }
+  [[nodiscard]] std::byte* at(std::uint32_t index) { return memory_.data() + index * size; }
+  [[nodiscard]] std::uint32_t lkey(std::size_t nic) const { return registered_->regions[nic]->lkey; }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::unique_ptr<Registered> registered_;
+  std::vector<std::uint32_t> free_;
+};
+
+}  // namespace cenote::transport::verbs

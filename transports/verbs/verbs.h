@@ -1,0 +1,48 @@
+// The verbs transport: InfiniBand and RoCE through libibverbs. Reliable-connected queue pairs over the ports
+// that the two sides share; puts are RDMA writes, their signals the immediate value of the last one.
+//
+// The two sides meet at a socket (side_channel.h), agree there on ports and GIDs, prove each by a real write,
+// and keep the socket: through it a dead process is noticed at once and a farewell is heard. Memory that a
+// put reads or a get writes is taken as it is where it lies in a region of this transport; other memory is
+// copied (small) or registered for the time of the operation (large).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/transport.h"
+
+namespace cenote {
+class Logger;
+}
+
+namespace cenote::transport {
+namespace verbs {
+struct VerbsApi;
+}
+
+struct VerbsOptions {
+  std::string host = "127.0.0.1";    ///< numeric address of the socket where the sides meet
+  std::vector<std::string> devices;  ///< "mlx5_0" or "mlx5_0:1"; empty: every active port
+  std::uint32_t rails = 8;           ///< most that one peer is reached over
+  std::uint32_t mtu = 0;             ///< bytes, 256 to 4096; 0: the lesser of the two ports' active ones
+  int gid_index = -1;                ///< of this side; -1: the likeliest pair that a write proves
+  std::uint16_t pkey_index = 0;
+  std::uint8_t service_level = 0;
+  std::uint8_t traffic_class = 0;        ///< of RoCE: DSCP and ECN
+  std::uint8_t timeout = 14;             ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
+  std::uint8_t retries = 7;              ///< before the peer counts as unreachable
+  std::uint32_t queue_depth = 256;       ///< work requests that a queue pair holds
+  std::uint32_t receives = 1024;         ///< buffers of the shared receive queue of each port
+  bool relaxed_ordering = true;          ///< of writes into regions, where card and kernel know it
+  const verbs::VerbsApi* api = nullptr;  ///< null: libibverbs of this machine
+  Logger* log = nullptr;                 ///< outlives the transport; null: none
+};
+
+/// Errors: not_supported (no libibverbs, no device, no port that is up: each with its reason and remedy),
+/// not_found (a device of the options), resource_exhausted (locked memory), system_error.
+Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& options = {});
+
+}  // namespace cenote::transport

@@ -1,0 +1,96 @@
+// VerbsCore: what the verbs transport, its endpoints and its regions share. It lives as long as any of them,
+// so they may be destroyed in any order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/side_channel.h"
+#include "transports/verbs/rail.h"
+#include "transports/verbs/registration.h"
+
+namespace cenote::transport::verbs {
+
+class VerbsEndpoint;
+
+struct VerbsAddress {
+  AddressHeader header;
+  SideAddress side;
+  std::uint8_t infiniband = 0, ethernet = 0;  ///< ports of either kind
+  static Result<VerbsAddress> parse(std::span<const std::byte> bytes);
+  [[nodiscard]] Bytes bytes() const;
+};
+
+/// What the sides say to each other beside the data path.
+enum class Note : std::uint8_t {
+  ports = 1,  ///< u8 count, ports
+  offer,      ///< u8 attempt, u8 count, RailOffers
+  primed,     ///< u8 attempt: the queue pairs of the offers are connected
+  proved,     ///< u8 attempt, u8 count, u8 each: whether a write over it was acknowledged
+  farewell,   ///< u32 events that still arrive or have arrived, the reason
+};
+
+/// A connection whose endpoint has ended, while its last words leave.
+struct Parting {
+  std::vector<std::unique_ptr<Rail>> rails;
+  std::unique_ptr<SideChannel> side;
+  std::uint64_t serial = 0;
+  Clock::time_point until;
+};
+
+class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
+ public:
+  static Result<std::shared_ptr<VerbsCore>> create(const VerbsOptions& options);
+  ~VerbsCore() override;
+  VerbsCore(const VerbsCore&) = delete;
+  VerbsCore& operator=(const VerbsCore&) = delete;
+
+  [[nodiscard]] Result<void> reachable(const VerbsAddress& peer) const;
+  bool progress();
+  bool arm();
+  void disarm();
+  void shut();
+
+  void remove(VerbsEndpoint* endpoint) { std::erase(endpoints, endpoint); }
+  Result<std::unique_ptr<Rail>> make_rail(VerbsEndpoint& owner, std::size_t nic);
+  /// Its completions find nobody from then on.
+  void forget(const Rail& rail);
+  void part(Parting parting);
+  /// Counts the calls of progress(): what was polled dry in a later one than a note came in, came before it.
+  [[nodiscard]] std::uint64_t round() const { return round_; }
+  [[nodiscard]] const std::vector<Port>& ports() const { return ports_; }
+
+  VerbsOptions options;
+  std::vector<std::unique_ptr<Nic>> nics;
+  std::unique_ptr<Registrations> registrations;
+  Blocks blocks;
+  std::uint64_t probe_word = 0;  ///< where peers' probes land
+  std::unique_ptr<Registered> probe_memory;
+
+ private:
+  VerbsCore() = default;
+  Result<void> open(const VerbsOptions& options);
+  /// True: completions came. `dry`: none is left.
+  bool poll(bool& dry);
+  bool poll(Nic& nic, bool& dry);
+  void sent(const ibv_wc& completion);
+  void received(Nic& nic, const ibv_wc& completion);
+  void fail_all(const Nic& nic, const std::string& cause);
+  bool look();
+  void end_parting(Parting& parting);
+  bool proceed_parting(Parting& parting, bool hung_up);
+  bool proceed_partings();
+  void take_async_events(Nic& nic);
+  [[nodiscard]] Rail* rail_of(std::uint64_t work);
+
+  std::shared_ptr<const VerbsApi> api_;
+  std::vector<Port> ports_;
+  std::vector<std::uint64_t> nic_serials_, async_serials_;
+  std::vector<Rail*> rails_;  ///< by the low half of their id
+  std::vector<std::uint32_t> free_ids_;
+  std::vector<Parting> partings_;
+  std::uint64_t round_ = 0;
+};
+
+}  // namespace cenote::transport::verbs
