@@ -45,11 +45,20 @@ void take_slot(Process& process) {
   process.table.get_device_list = kListEntries.at(static_cast<std::size_t>(process.slot));
 }
 
+// The place before a list says whose it is.
+ibv_device** new_list(Process& process, std::size_t room) {
+  auto** whole = new void*[room + 2];
+  whole[0] = &process;
+  return reinterpret_cast<ibv_device**>(whole + 1);
+}
+Process& owner_of(ibv_device** list) { return *static_cast<Process*>(reinterpret_cast<void**>(list)[-1]); }
+void delete_list(ibv_device** list) { delete[] (reinterpret_cast<void**>(list) - 1); }
+
 ibv_device** list_devices(Process* process, int* count) {
   Entry entry(Call::get_device_list, *process);
   if (count != nullptr) *count = 0;
   if (entry.error != 0) return entry.fail<ibv_device*>();
-  auto** list = new ibv_device*[process->listed.size() + 1];
+  auto** list = new_list(*process, process->listed.size());
   int found = 0;
   for (Listed* device : process->listed)
     if (!device->card->removed) list[found++] = device;
@@ -61,17 +70,11 @@ ibv_device** list_devices(Process* process, int* count) {
 }
 
 void free_device_list(ibv_device** list) {
-  // Nothing but the list says whose it is; an empty one says nothing, so ask all.
-  const std::scoped_lock slots_lock(slots_mutex);
-  for (Process* process : slots) {
-    if (process == nullptr) continue;
-    const std::scoped_lock lock(process->core->mutex);
-    if (process->lists.erase(list) == 0) continue;
-    ++process->calls[static_cast<std::size_t>(Call::free_device_list)];
-    --process->alive.lists;
-    delete[] list;
-    return;
-  }
+  Process& process = owner_of(list);
+  const Entry entry(Call::free_device_list, process);
+  if (process.lists.erase(list) == 0) return;
+  if (!process.killed) --process.alive.lists;
+  delete_list(list);
 }
 
 const char* get_device_name(ibv_device* device) {
@@ -214,7 +217,7 @@ Core::~Core() {
   const std::scoped_lock lock(slots_mutex);
   for (Process& process : processes) {
     if (process.slot >= 0) slots[static_cast<std::size_t>(process.slot)] = nullptr;
-    for (auto* list : process.lists) delete[] list;
+    for (auto* list : process.lists) delete_list(list);
   }
 }
 

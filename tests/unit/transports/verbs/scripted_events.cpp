@@ -343,6 +343,8 @@ void forget_qp_events_locked(Qp& qp) {
 
 void vanish_locked(Core& core, const Process* process, const Device* device) {
   ++core.epoch;
+  for (Process& one : core.processes)
+    if (&one == process) one.alive.lists = 0;
   const auto meant = [&](const Node& node) {
     return node.alive && (process == nullptr || node.process == process) &&
            (device == nullptr || node.card == device);
