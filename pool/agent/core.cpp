@@ -56,6 +56,9 @@ Result<SessionReply> AgentCore::open(const Claim& claim, std::span<const std::by
     return fail(std::move(address).error());
   }
   if (!still_ours || session->second.stage != Stage::starting) {
+    // Who ended it may have come before the host knew of it.
+    lock.unlock();
+    host_.stop(token.lease_id, setup.generation);
     return fail(Error{ErrorCode::permission_denied, "open lease " + token.lease_id,
                       "its worker was ended while it started"}
                     .with(token.client));
@@ -295,14 +298,14 @@ void AgentCore::add_ended(const std::string& lease_id, const std::string& reason
 }
 
 void AgentCore::on_news(std::function<void()> tell) {
-  const Lock lock(mutex_);
+  const Lock lock(tell_mutex_);
   tell_ = std::move(tell);
 }
 
 void AgentCore::tell_news(Lock lock) {
-  auto tell = tell_;
   lock.unlock();
-  if (tell) tell();
+  const Lock telling(tell_mutex_);
+  if (tell_) tell_();
 }
 
 void AgentCore::shut_down(Deadline deadline) {

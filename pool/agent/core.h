@@ -125,7 +125,8 @@ class AgentCore {
   void tick();
   /// Wire this to WorkerHost::OnExit.
   void worker_ended(const std::string& lease_id, std::uint64_t generation, const WorkerExit& exit);
-  /// Called (without locks held) whenever the broker should hear at once.
+  /// Called whenever the broker should hear at once; may ask for the report, and not call on_news(). When
+  /// this returns, no call of an earlier `tell` is in progress.
   void on_news(std::function<void()> tell);
   /// Ends every worker and waits for them.
   void shut_down(Deadline deadline);
@@ -165,6 +166,7 @@ class AgentCore {
   bool broker_here_ = false;
   bool closing_ = false;
   std::uint64_t generations_ = 0;
+  std::mutex tell_mutex_;  ///< taken without the other
   std::function<void()> tell_;
 };
 

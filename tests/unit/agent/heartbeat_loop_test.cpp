@@ -4,75 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <thread>
 
+#include "tests/unit/agent/fake_broker.h"
 #include "tests/unit/agent/leases.h"
 
 namespace cenote::pool::agent {
 namespace {
 
+using testing::FakeBroker;
 using testing::FakeHost;
 using testing::kNow;
 using testing::Parties;
-
-class FakeBroker final : public BrokerPort {
- public:
-  explicit FakeBroker(PublicKey key) : key_(key) {}
-
-  Result<RegistrationTerms> register_agent(const AgentReport&) override {
-    const std::lock_guard lock(mutex_);
-    changed_.notify_all();
-    if (down) {
-      ++refused;
-      return fail(ErrorCode::peer_failed, "register", "connection refused");
-    }
-    ++registrations;
-    knows_agent = true;
-    RegistrationTerms terms;
-    terms.broker_key = key_;
-    terms.heartbeat_ms = heartbeat_ms;
-    terms.grace_seconds = 30;
-    return terms;
-  }
-  Result<HeartbeatOrders> heartbeat(const AgentReport& report) override {
-    const std::lock_guard lock(mutex_);
-    changed_.notify_all();
-    if (down) {
-      ++refused;
-      return fail(ErrorCode::peer_failed, "heartbeat", "connection refused");
-    }
-    HeartbeatOrders orders;
-    orders.register_again = !knows_agent;
-    if (knows_agent) {
-      ++beats;
-      for (const auto& ended : report.ended) confirmed.push_back(ended.lease_id);
-      orders.end_leases = std::exchange(to_end, {});
-    }
-    return orders;
-  }
-  /// Waits until `condition` holds; false = it never did.
-  template <class Condition>
-  bool eventually(const Condition& condition) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(60), condition);
-  }
-  template <class Change>
-  void change(const Change& change) {
-    const std::lock_guard lock(mutex_);
-    change();
-  }
-
-  bool down = false, knows_agent = false;
-  std::uint32_t heartbeat_ms = 10;
-  int registrations = 0, beats = 0, refused = 0;
-  std::vector<std::string> to_end, confirmed;
-
- private:
-  const PublicKey key_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-};
 
 class HeartbeatLoopTest : public ::testing::Test {
  protected:
@@ -150,6 +95,27 @@ TEST_F(HeartbeatLoopTest, TellsOfEveryChangeBetweenReachableAndNot) {
   ASSERT_TRUE(broker.eventually([&] { return broker.beats >= 2; }));
   loop.finish();
   EXPECT_THAT(contacts, ::testing::ElementsAre(false, true));
+}
+
+TEST_F(HeartbeatLoopTest, DoesNotWaitForABrokerThatIsAwayWhenItFinishes) {
+  broker.hanging = true;
+  HeartbeatLoop loop(core, broker, quick);
+  loop.start();
+  ASSERT_TRUE(broker.eventually([&] { return broker.waiting == 1; }));
+  loop.finish();
+  EXPECT_EQ(broker.registrations, 0);
+}
+
+TEST_F(HeartbeatLoopTest, IsNotToldOfNewsOnceItIsGone) {
+  for (int round = 0; round < 50; ++round) {
+    std::optional<HeartbeatLoop> loop(std::in_place, core, broker, quick);
+    loop->start();
+    std::thread news([&] {
+      for (int i = 0; i < 20; ++i) core.ordered({.end_leases = {"L" + std::to_string(i)}});
+    });
+    loop.reset();
+    news.join();
+  }
 }
 
 TEST_F(HeartbeatLoopTest, SaysItsLastWordsWhenItFinishes) {

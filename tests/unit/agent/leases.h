@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -63,7 +64,9 @@ class FakeHost final : public WorkerHost {
   };
 
   Result<Bytes> start(const WorkerSetup& setup, Deadline) override {
+    if (before_start) before_start();
     const std::lock_guard lock(mutex_);
+    known.insert({setup.lease_id, setup.generation});
     setups.push_back(setup);
     if (refuse) return fail(ErrorCode::resource_exhausted, "start worker", "no more processes");
     live.insert({setup.lease_id, setup.generation});
@@ -71,9 +74,10 @@ class FakeHost final : public WorkerHost {
     const auto bytes = as_bytes(text);
     return Bytes(bytes.begin(), bytes.end());
   }
+  /// Means nothing to it before start(), as to the real one.
   void stop(const std::string& lease, std::uint64_t generation) override {
     const std::lock_guard lock(mutex_);
-    stopped.push_back({lease, generation});
+    if (known.contains({lease, generation})) stopped.push_back({lease, generation});
   }
   [[nodiscard]] std::vector<DeviceUse> load(const std::string&, std::uint64_t) const override {
     return {{512, 7, 0}};
@@ -92,8 +96,9 @@ class FakeHost final : public WorkerHost {
 
   std::mutex mutex_;
   bool refuse = false;
+  std::function<void()> before_start;
   std::vector<WorkerSetup> setups;
-  std::set<Key> live;
+  std::set<Key> live, known;
   std::vector<Key> stopped;
 };
 
