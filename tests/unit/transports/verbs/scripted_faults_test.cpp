@@ -283,6 +283,44 @@ TEST(ScriptedFaults, ASleeperOnTheChannelOfARemovedDeviceWakes) {
   EXPECT_EQ(error, EIO);
 }
 
+TEST(ScriptedFaults, EveryRequestCompletesOnceWhileOtherThreadsBreakLinks) {
+  for (const bool lagging : {false, true}) {
+    ScriptedFabric fabric;
+    fabric.add_device(roce_device("a0", "10.0.0.1"));
+    fabric.add_device(roce_device("b0", "10.0.0.2"));
+    if (lagging) fabric.lagging(23);
+    {
+      const End a(fabric.process("a", {"a0"})), b(fabric.process("b", {"b0"}));
+      ASSERT_EQ(bring_up(*a.api, a.qp, wiring(b.qp->qp_num, gid_of_ipv4("10.0.0.2"), 3)), 0);
+      ASSERT_EQ(bring_up(*b.api, b.qp, wiring(a.qp->qp_num, gid_of_ipv4("10.0.0.1"), 3)), 0);
+      const auto side = [](const End& me, const End& peer) {
+        std::uint64_t posted = 0, completed = 0;
+        while (completed < 500) {
+          ibv_sge sge = me.sge(0, 4096);
+          if (posted < 500 && me.post(request(IBV_WR_RDMA_WRITE, posted, &sge, peer, 8192)) == 0) ++posted;
+          for (const ibv_wc& wc : me.poll()) EXPECT_EQ(wc.wr_id, completed++);
+          if (completed < posted) std::this_thread::yield();
+        }
+      };
+      std::thread one([&] { side(a, b); });
+      std::thread two([&] { side(b, a); });
+      for (int i = 0; i < 50; ++i) {
+        fabric.hold("a0", "b0");
+        fabric.link_down("b0");
+        std::this_thread::yield();
+        fabric.link_up("b0");
+        fabric.deliver("a0", "b0");
+      }
+      one.join();
+      two.join();
+      events(a);
+      events(b);
+    }
+    EXPECT_EQ(fabric.alive(), Alive{});
+    EXPECT_EQ(fabric.violations(), std::vector<std::string>{});
+  }
+}
+
 TEST(ScriptedFaults, QueuePairsShowHowTheyWereSetUp) {
   Pair pair;
   Wiring a = pair.a_wiring();

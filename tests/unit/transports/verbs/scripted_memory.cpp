@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 
 #include "tests/unit/transports/verbs/scripted_core.h"
@@ -42,13 +43,14 @@ const Mr* keyed(const Device& device, std::uint32_t key, bool remote) {
   return device.keys[index]->lkey == key ? device.keys[index] : nullptr;
 }
 
-bool mapped(std::uintptr_t address, std::size_t length) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = address / page * page;
-  if (address + length < address) return false;
-  const std::size_t pages = (address + length - first + page - 1) / page;
+bool mapped(void* address, std::size_t length) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  if (start + length < start) return false;
+  const std::size_t in_page = start % page;
+  const std::size_t pages = (in_page + length + page - 1) / page;
   std::vector<unsigned char> resident(pages);
-  return mincore(reinterpret_cast<void*>(first), pages * page, resident.data()) == 0;
+  return mincore(static_cast<std::byte*>(address) - in_page, pages * page, resident.data()) == 0;
 }
 
 bool known_rights(unsigned access) {
@@ -114,7 +116,7 @@ ibv_mr* reg_mr(ibv_pd* opaque, void* address, std::size_t length, unsigned acces
   if (entry.error != 0) return entry.fail<ibv_mr>();
   if (length == 0 || !known_rights(access)) return refused<ibv_mr>(EINVAL);
   const auto start = reinterpret_cast<std::uintptr_t>(address);
-  if (!mapped(start, length)) return refused<ibv_mr>(EFAULT);
+  if (!mapped(address, length)) return refused<ibv_mr>(EFAULT);
   return register_locked(*pd, address, start, static_cast<std::byte*>(address), length, access);
 }
 
@@ -136,7 +138,7 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* opaque, std::uint64_t offset, std::size_t length, 
   if (backing == nullptr) return nullptr;
   const std::scoped_lock lock(pd->process->core->mutex);
   // libibverbs puts the offset where other regions have their address.
-  return register_locked(*pd, reinterpret_cast<void*>(offset), iova, backing, length,
+  return register_locked(*pd, std::bit_cast<void*>(offset), iova, backing, length,
                          static_cast<unsigned>(access));
 }
 

@@ -20,6 +20,9 @@
 // both modes. Where both sides sleep on their channels, a Clockwork steps. Writes of a queue pair that ends
 // while the network carries them may land afterwards, as long as the target's end is there.
 //
+// A queue pair's own receives would be flushed when it fails; those of a shared queue stay for the others,
+// and LAST_WQE_REACHED says that it takes no more.
+//
 // Thread-safe; hooks run outside the fabric's lock. Payloads move as a card moves them: unseen by the thread
 // sanitizer, ascending, aligned words whole. The fabric, its objects and tables live until the last of the
 // ScriptedFabric and the tables handed out is gone. Destroyed objects are kept (emptied) to find use after

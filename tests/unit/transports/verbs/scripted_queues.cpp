@@ -1,5 +1,6 @@
 // Shared receive queues and queue pairs: making, modifying, posting.
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 
 #include "tests/unit/transports/verbs/scripted_core.h"
@@ -270,7 +271,7 @@ int check_request(const Qp& qp, const ibv_send_wr& wr, std::uint64_t length) {
 void copy_inline(Qp& qp, const ibv_send_wr& wr) {
   std::byte* to = qp.inline_of(qp.posted);
   for (int i = 0; i < wr.num_sge; ++i) {  // keys of inline data are not looked at
-    dma(to, reinterpret_cast<const std::byte*>(wr.sg_list[i].addr), wr.sg_list[i].length);
+    dma(to, std::bit_cast<const std::byte*>(wr.sg_list[i].addr), wr.sg_list[i].length);
     to += wr.sg_list[i].length;
   }
 }
