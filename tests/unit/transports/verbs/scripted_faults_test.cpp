@@ -80,6 +80,7 @@ TEST(ScriptedFaults, TheNthCallIsRefusedAsOftenAsAsked) {
   Pair pair;
   pair.a.process.refuse(Call::reg_mr, ENOMEM, 2, 2);
   std::vector<ibv_mr*> made;
+  made.reserve(4);
   for (int i = 0; i < 4; ++i) made.push_back(pair.a.api->reg_mr(pair.a.pd, pair.a.memory.data(), 8, 0));
   EXPECT_NE(made[0], nullptr);
   EXPECT_EQ(made[1], nullptr);

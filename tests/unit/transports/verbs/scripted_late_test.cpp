@@ -43,6 +43,21 @@ TEST(ScriptedGhosts, NothingLandsOnceTheTargetsEndIsDestroyed) {
   EXPECT_EQ(pair.b.word(0), 0u);
 }
 
+TEST(ScriptedGhosts, NothingLandsOnATargetThatStartedAnew) {
+  Pair pair;
+  Wiring anew = pair.b_wiring();
+  anew.rtr.rq_psn += 100;
+  write_word_held(pair);
+  ASSERT_EQ(pair.a.api->destroy_qp(pair.a.qp), 0);
+  pair.a.qp = nullptr;
+  ibv_qp_attr reset{};
+  reset.qp_state = IBV_QPS_RESET;
+  ASSERT_EQ(pair.b.api->modify_qp(pair.b.qp, &reset, IBV_QP_STATE), 0);
+  ASSERT_EQ(bring_up(*pair.b.api, pair.b.qp, anew), 0);
+  pair.fabric.deliver("a0", "b0");
+  EXPECT_EQ(pair.b.word(0), 0u);
+}
+
 TEST(ScriptedGhosts, WhatIsDroppedInTheNetworkDoesNotLand) {
   Pair pair;
   write_word_held(pair);
@@ -71,6 +86,31 @@ TEST(ScriptedGhosts, OnALaggingFabricSomeWritesLandLate) {
   }
   EXPECT_GT(landed, 0);
   EXPECT_GT(lost, 0);
+}
+
+/// a reads a word of b and writes what it got back to b: whether the write carried the word.
+bool write_carries_what_was_read(std::uint64_t seed, unsigned fence) {
+  Pair pair;
+  pair.connect();
+  pair.fabric.lagging(seed);
+  pair.b.set_word(0, 6);
+  ibv_sge sge = pair.a.sge(0, 8);
+  EXPECT_EQ(pair.a.post(request(IBV_WR_RDMA_READ, 1, &sge, pair.b, 0)), 0);
+  ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, 2, &sge, pair.b, 64);
+  wr.send_flags |= fence;
+  EXPECT_EQ(pair.a.post(wr), 0);
+  pair.fabric.settle();
+  EXPECT_EQ(pair.a.poll().size(), 2u);
+  return pair.b.word(64) == 6;
+}
+
+TEST(ScriptedFence, AWriteOvertakesTheAnswerOfAReadUnlessItIsFenced) {
+  int carried = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_TRUE(write_carries_what_was_read(seed, IBV_SEND_FENCE)) << seed;
+    carried += write_carries_what_was_read(seed, 0) ? 1 : 0;
+  }
+  EXPECT_LT(carried, 20);
 }
 
 /// Data into a relaxed region of b, then a flag into `flag_region`; whether a poller of the flag ever saw
