@@ -72,4 +72,10 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   return pid;
 }
 
+std::vector<std::string> own_environment() {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  return variables;
+}
+
 }  // namespace cenote

@@ -33,4 +33,7 @@ struct SpawnOptions {
 /// (`native` ENOENT: no such program).
 Result<pid_t> spawn(const SpawnOptions& options);
 
+/// The environment of this process, each variable as "NAME=value": what to hand on all or some of.
+std::vector<std::string> own_environment();
+
 }  // namespace cenote

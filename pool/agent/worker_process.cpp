@@ -27,6 +27,8 @@ namespace cenote::pool::agent {
 
 namespace {
 
+static_assert(kWorkerFd == spawn_passed_fd);
+
 struct Spawned {
   pid_t pid = -1;
   UniqueFd pidfd, socket;

@@ -1,9 +1,7 @@
 #include "pool/cli/child_process.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,22 +15,19 @@
 #include <system_error>
 #include <utility>
 
-extern char** environ;
+#include "runtime/spawn.h"
 
 namespace cenote::pool::cli {
 
 namespace {
 
-constexpr int kPassedFd = 3;
-
-// environ with the options' variables in place of what had the same names, and their folders in front of
+// Our own with the options' variables in place of what had the same names, and their folders in front of
 // paths.
 std::vector<std::string> merged_environment(const ChildOptions& options) {
   auto more = options.environment;
   for (const auto& [name, folder] : options.path_front) more[name] = folder;
   std::vector<std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text(*entry);
+  for (const auto& text : own_environment()) {
     const auto name = text.substr(0, text.find('='));
     if (!options.without.empty() && name.starts_with(options.without)) continue;
     if (options.path_front.contains(name) && text.size() > name.size() + 1) {
@@ -44,46 +39,6 @@ std::vector<std::string> merged_environment(const ChildOptions& options) {
   for (const auto& [name, value] : more) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
 }
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  list.reserve(texts.size() + 1);
-  for (auto& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
-}
-
-// The three lists that posix_spawn wants, freed together.
-struct SpawnPlan {
-  posix_spawn_file_actions_t files{};
-  posix_spawnattr_t attributes{};
-
-  explicit SpawnPlan(const ChildOptions& options) {
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-    if (options.output >= 0) posix_spawn_file_actions_adddup2(&files, options.output, STDOUT_FILENO);
-    if (options.error >= 0) posix_spawn_file_actions_adddup2(&files, options.error, STDERR_FILENO);
-    if (options.pass >= 0) posix_spawn_file_actions_adddup2(&files, options.pass, kPassedFd);
-    if (options.own_group) posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addclosefrom_np(&files, options.pass >= 0 ? kPassedFd + 1 : kPassedFd);
-    // The child gets the signals that Interrupt has blocked here, with their default actions.
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    const int group = options.own_group ? POSIX_SPAWN_SETPGROUP : 0;
-    posix_spawnattr_setflags(&attributes,
-                             static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
-  }
-  ~SpawnPlan() {
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-};
 
 struct Stat {
   char state = 0;
@@ -106,20 +61,21 @@ std::optional<Stat> stat_of(pid_t pid) {
 }  // namespace
 
 Result<ChildProcess> ChildProcess::start(const ChildOptions& options) {
-  auto words = options.command;
-  auto variables = merged_environment(options);
-  const auto argv = pointers(words);
-  const auto envp = pointers(variables);
-  const SpawnPlan plan(options);
   ChildProcess child;
-  const int error =
-      ::posix_spawnp(&child.pid_, argv[0], &plan.files, &plan.attributes, argv.data(), envp.data());
-  if (error != 0) {
-    child.pid_ = -1;
-    auto failure = system_error("start " + options.command.front(), error);
-    if (error == ENOENT) failure.code = ErrorCode::not_found;
+  auto started = spawn({.program = options.command.front(),
+                        .in_path = true,
+                        .words = options.command,
+                        .environment = merged_environment(options),
+                        .output = options.output,
+                        .error = options.error,
+                        .pass = options.pass,
+                        .own_group = options.own_group});
+  if (!started) {
+    auto failure = std::move(started).error();
+    if (failure.native == ENOENT) failure.code = ErrorCode::not_found;
     return fail(std::move(failure));
   }
+  child.pid_ = *started;
   child.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidfd_) return fail(system_error("watch " + options.command.front(), errno));
   return child;

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,19 +13,19 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "pool/dropin/helper_wire.h"
-
-extern char** environ;
+#include "runtime/spawn.h"
 
 namespace cenote::pool::dropin {
 namespace {
 
 namespace fs = std::filesystem;
+
+static_assert(helper_fd == spawn_passed_fd);
 
 constexpr const char* kStage = "start the pool's helper process";
 
@@ -58,43 +57,10 @@ Result<std::pair<UniqueFd, UniqueFd>> word_pipe() {
   return std::pair(std::move(read), std::move(write));
 }
 
-// posix_spawn, so that nothing of ours runs in the child before exec: the program may have any threads.
-struct SpawnPlan {
-  posix_spawn_file_actions_t files{};
-  posix_spawnattr_t attributes{};
-
-  SpawnPlan(int socket, int words) {
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_adddup2(&files, words, STDERR_FILENO);
-    posix_spawn_file_actions_adddup2(&files, socket, helper_fd);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addclosefrom_np(&files, helper_fd + 1);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  }
-  ~SpawnPlan() {
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-};
-
 // All of it but our own settings: the helper has those of the program from the program.
-std::vector<char*> environment() {
-  std::vector<char*> kept;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("CENOTE_")) kept.push_back(*entry);
-  }
-  kept.push_back(nullptr);
+std::vector<std::string> environment() {
+  auto kept = own_environment();
+  std::erase_if(kept, [](const std::string& variable) { return variable.starts_with("CENOTE_"); });
   return kept;
 }
 
@@ -135,16 +101,17 @@ Result<StartedHelper> StartedHelper::start(const std::string& program) {
   helper.program_ = program;
   CENOTE_ASSIGN(auto sockets, socket_pair());
   CENOTE_ASSIGN(auto words, word_pipe());
-  const SpawnPlan plan(sockets.second.get(), words.second.get());
-  std::string name = "cenote", command = "session", option = "--for", pid = std::to_string(::getpid());
-  char* const argv[] = {name.data(), command.data(), option.data(), pid.data(), nullptr};
-  const auto variables = environment();
-  const int error =
-      ::posix_spawn(&helper.pid_, program.c_str(), &plan.files, &plan.attributes, argv, variables.data());
-  if (error != 0) {
-    helper.pid_ = -1;
-    return fail(system_error(fmt::format("{} {}", kStage, program), error));
+  auto started = spawn({.program = program,
+                        .words = {"cenote", "session", "--for", std::to_string(::getpid())},
+                        .environment = environment(),
+                        .output = spawn_null,
+                        .error = words.second.get(),
+                        .pass = sockets.second.get()});
+  if (!started) {
+    started.error().stage = fmt::format("{} {}", kStage, program);
+    return fail(std::move(started).error());
   }
+  helper.pid_ = *started;
   helper.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
   if (!helper.pidfd_ && errno != ESRCH) {  // that: it has ended, and the program wants no child reaped
     const int cause = errno;

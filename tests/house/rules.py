@@ -24,11 +24,9 @@ MOST_LINES = 600
 # (rule, path): why it may.
 EXCEPTIONS = {
     ("process", "runtime/settings.cpp"): "the settings table is the one reader of the environment",
-    ("process", "pool/agent/worker_process.cpp"): "hands the environment on to the worker it starts",
+    ("process", "runtime/spawn.cpp"): "hands the environment on to the programs that are started",
     ("process", "pool/agent/worker_main.cpp"): "a worker process ends under a kernel that its driver would wait for",
     ("light_headers", "pool/client/lease_json.h"): "forward declarations only",
-    ("process", "pool/dropin/helper_process.cpp"): "hands the environment on to the helper process",
-    ("process", "pool/cli/child_process.cpp"): "hands the environment on to the program it starts",
 }
 
 

@@ -74,6 +74,11 @@ TEST(Spawn, GivesTheNamedEnvironmentAndNothingElse) {
   EXPECT_EQ(output_of(options), "a=b|\n");
 }
 
+TEST(Spawn, NamesTheEnvironmentOfThisProcess) {
+  ASSERT_EQ(::setenv("SPAWN_PROBE", "a=b", 1), 0);
+  EXPECT_THAT(own_environment(), testing::Contains("SPAWN_PROBE=a=b"));
+}
+
 TEST(Spawn, HandsOnNoDescriptorButTheOneThatIsPassed) {
   const UniqueFd stray(::open("/dev/zero", O_RDONLY));  // not O_CLOEXEC
   const UniqueFd passed(::open("/dev/full", O_RDWR | O_CLOEXEC));
