@@ -60,7 +60,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"log.format", SettingType::choice, "text", "text|json", "", "log lines for people, or one JSON object a line"},
     {"log.file", SettingType::text, "", "", "", "file that log lines are appended to; empty = standard error"},
     // transports
-    {"transports", SettingType::list, "shm,verbs,tcp", "shm|verbs|tcp", "", "transports that may be used, in order of preference; one that this machine cannot have is left out"},
+    {"transports", SettingType::list, "shm,verbs,tcp", "shm|verbs|tcp|ucx", "", "transports that may be used, in order of preference; one that this machine cannot have is left out"},
     {"tcp.host", SettingType::text, "127.0.0.1", "", "", "address that the TCP transport listens on and publishes, and where verbs meet their peers"},
     {"verbs.devices", SettingType::list, "", "", "", "RDMA devices to use (mlx5_0, or mlx5_0:1 for one port); empty = every active port"},
     {"verbs.rails", SettingType::unsigned_integer, "8", "1..8", "", "most ports that one peer is reached over"},
@@ -72,6 +72,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"verbs.timeout", SettingType::unsigned_integer, "14", "1..31", "", "how long a card waits for an acknowledgement: 4.096 us * 2^this; 14 = 67 ms"},
     {"verbs.retries", SettingType::unsigned_integer, "7", "0..7", "", "how often a card repeats what was not acknowledged"},
     {"verbs.relaxed_ordering", SettingType::boolean, "true", "", "", "let cards write into regions in any order, where they and the processor know how"},
+    {"ucx.tls", SettingType::text, "all", "", "", "transports of UCX that ucx may use, as in its UCX_TLS: all, or tcp, or rc,self"},
     {"wait.spin", SettingType::duration, "20us", "0us..1s", "", "how long a waiter polls before it sleeps in the kernel"},
     // collectives
     {"collective.timeout", SettingType::duration, "30s", "1ms..1d", "", "how long a collective of the agent's workers may take before it ends with an error"},

@@ -10,6 +10,14 @@ cenote_test(transports_hostile_test
   SOURCES unit/transports/hostile_tcp_test.cpp unit/transports/hostile_shm_test.cpp
     unit/transports/hostile_small_puts_test.cpp unit/transports/kinds.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
+# The same suite over UCX's shared memory and TCP.
+cenote_test(transports_ucx_test SOURCES ${conformance} unit/transports/ucx/kinds.cpp
+  USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
+cenote_test(transports_ucx_end_test
+  SOURCES multi/transports/death_test.cpp multi/transports/farewell_test.cpp unit/transports/ucx/kinds.cpp
+  USES cenote_transports LABELS multi nogrpc TIMEOUT 400)
+cenote_test(transports_ucx_library_test SOURCES unit/transports/ucx/library_test.cpp
+  USES cenote_transports LABELS unit nogrpc)
 # The stand-in for libibverbs that the tests of transports/verbs put into its table.
 add_library(scripted_verbs STATIC
   unit/transports/verbs/scripted_provider.cpp unit/transports/verbs/scripted_calls.cpp

@@ -5,6 +5,7 @@
 #include "runtime/settings.h"
 #include "transports/shm/shm.h"
 #include "transports/tcp/tcp.h"
+#include "transports/ucx/ucx.h"
 #include "transports/verbs/verbs.h"
 
 namespace cenote::transport {
@@ -52,11 +53,17 @@ Made make_verbs(const FabricOptions& options) {
   return make_verbs_transport(verbs);
 }
 
+Made make_ucx(const FabricOptions& options) {
+  UcxOptions ucx = options.ucx;
+  ucx.host = options.tcp_host;
+  return make_ucx_transport(ucx);
+}
+
 struct Maker {
   std::string_view name;
   Made (*make)(const FabricOptions& options);
 };
-constexpr Maker makers[] = {{"shm", make_shm}, {"verbs", make_verbs}, {"tcp", make_tcp}};
+constexpr Maker makers[] = {{"shm", make_shm}, {"verbs", make_verbs}, {"tcp", make_tcp}, {"ucx", make_ucx}};
 
 Made make_named(const std::string& name, const FabricOptions& options) {
   std::string known;
@@ -193,6 +200,7 @@ FabricOptions fabric_options(const Settings& settings) {
   options.transports = settings.list("transports");
   options.tcp_host = settings.text("tcp.host");
   options.spin = settings.duration("wait.spin");
+  options.ucx.tls = settings.text("ucx.tls");
   VerbsOptions& verbs = options.verbs;
   verbs.devices = settings.list("verbs.devices");
   verbs.rails = static_cast<std::uint32_t>(settings.uinteger("verbs.rails"));

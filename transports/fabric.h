@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transports/transport.h"
+#include "transports/ucx/ucx.h"
 #include "transports/verbs/verbs.h"
 
 namespace cenote {
@@ -21,9 +22,10 @@ struct FabricOptions {
   /// Address where the transports that meet their peers at a socket listen, and which they publish.
   std::string tcp_host = "127.0.0.1";
   VerbsOptions verbs;                                    ///< but for its host
+  UcxOptions ucx;                                        ///< likewise
   Clock::duration spin = std::chrono::microseconds(20);  ///< how long wait() polls before it sleeps
 };
-/// What the settings transports, tcp.host, wait.spin and verbs.* say.
+/// What the settings transports, tcp.host, wait.spin, verbs.* and ucx.tls say.
 FabricOptions fabric_options(const Settings& settings);
 
 /// How one peer is reached. `transport` lives as long as the Fabric; allocate there what this peer shall

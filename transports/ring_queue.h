@@ -15,6 +15,7 @@ class RingQueue {
   [[nodiscard]] std::size_t size() const { return tail_ - head_; }
   [[nodiscard]] T& front() { return slots_[head_ & mask()]; }
   [[nodiscard]] T& back() { return slots_[(tail_ - 1) & mask()]; }
+  [[nodiscard]] const T& back() const { return slots_[(tail_ - 1) & mask()]; }
   /// The index-th oldest.
   [[nodiscard]] T& operator[](std::size_t index) { return slots_[(head_ + index) & mask()]; }
   void push(T value) {

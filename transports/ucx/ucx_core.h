@@ -1,0 +1,93 @@
+// UcxCore: what the UCX transport, its endpoints and its regions share. It lives as long as any of them, so
+// they may be destroyed in any order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/unique_fd.h"
+#include "transports/listening_core.h"
+#include "transports/region_key.h"
+#include "transports/ucx/link.h"
+#include "transports/ucx/ucx.h"
+#include "transports/ucx/worker.h"
+
+namespace cenote::transport::ucx {
+
+class UcxEndpoint;
+
+struct UcxAddress {
+  AddressHeader header;
+  std::string host;  ///< numeric
+  std::uint16_t port = 0;
+  static Result<UcxAddress> parse(std::span<const std::byte> bytes);
+  [[nodiscard]] Bytes bytes() const;
+  [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
+};
+
+struct Guest : GuestBase {
+  UniqueFd fd;
+  Bytes got;
+};
+
+struct RegionEntry {
+  RegionKey key;
+  std::byte* data = nullptr;
+};
+
+class UcxCore final : public ListeningCore<UcxEndpoint, Guest, UcxAddress> {
+ public:
+  static Result<std::shared_ptr<UcxCore>> create(const UcxOptions& options);
+
+  [[nodiscard]] Result<void> reachable(const UcxAddress& peer) const;
+  bool progress();
+  bool arm();
+  void disarm();
+  void shut();
+
+  void remove(UcxEndpoint* endpoint) { std::erase(endpoints, endpoint); }
+  /// A socket to a peer, as both sides use them.
+  Result<void> tune(int fd) const;
+  /// Of all frames that carry this number from now on.
+  void receive_for(std::uint64_t session, UcxEndpoint* endpoint) { sessions_.emplace(session, endpoint); }
+  void forget(std::uint64_t session);
+  /// The way to a peer's transport, made when there is none that is well.
+  Result<std::shared_ptr<Link>> link_to(std::uint64_t peer, std::span<const std::byte> peer_address);
+  /// That transport is gone, or the way to it is of no use.
+  void retire_link(std::uint64_t peer);
+  /// Ends everything that is with UCX, and every other endpoint with it: the only way to have memory back
+  /// that a peer does not take.
+  void restart(const UcxEndpoint* culprit);
+  /// The bytes a peer may touch, or null where key, offset or length do not fit.
+  std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
+  /// Why reach() found nothing.
+  [[nodiscard]] Error misfit(const char* stage, std::uint64_t region, std::uint64_t token) const;
+
+  UcxOptions options;
+  Worker worker;
+  std::unordered_map<std::uint64_t, RegionEntry> regions;
+  bool ending = false;  ///< the transport is being destroyed
+
+ private:
+  static void deliver(void* self, std::span<const std::byte> header, std::span<const std::byte> data);
+  void close_retired();
+  bool look();
+  bool invite(UniqueFd fd, std::uint64_t serial, Guest& guest) override;
+  bool serve_guest(std::uint64_t serial) override;
+
+  std::unordered_map<std::uint64_t, UcxEndpoint*> sessions_;
+  std::uint64_t last_session_ = 0;
+  UcxEndpoint* last_ = nullptr;  ///< whose session that is
+  std::unordered_map<std::uint64_t, std::shared_ptr<Link>> links_;
+  struct Retired {
+    std::shared_ptr<Link> link;
+    Clock::time_point until;
+  };
+  std::vector<Retired> retired_;
+  bool restarting_ = false;
+};
+
+}  // namespace cenote::transport::ucx
