@@ -10,8 +10,8 @@ cenote_room(helper
 
 # libcenote-pool.so: that client as a C ABI.
 add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
-target_compile_definitions(cenote_pool_shared PRIVATE
-  CENOTE_VERSION_NUMBER=${PROJECT_VERSION_MAJOR}*10000+${PROJECT_VERSION_MINOR}*100+${PROJECT_VERSION_PATCH})
+math(EXPR version_number "${PROJECT_VERSION_MAJOR} * 10000 + ${PROJECT_VERSION_MINOR} * 100 + ${PROJECT_VERSION_PATCH}")
+target_compile_definitions(cenote_pool_shared PRIVATE CENOTE_VERSION_NUMBER=${version_number})
 target_link_libraries(cenote_pool_shared PRIVATE cenote_helper)
 target_link_options(cenote_pool_shared PRIVATE
   -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/c_api/exports.map)

@@ -143,6 +143,7 @@ class RunningAgent final : public Agent {
     CENOTE_ASSIGN(const auto driver, open_driver(spec_));
     CENOTE_ASSIGN(devices_, list_devices(*driver, spec_));
     std::vector<std::string> uuids;
+    uuids.reserve(devices_.size());
     for (const auto& device : devices_) uuids.push_back(device.uuid);
     CENOTE_ASSIGN(locks_, DeviceLocks::take(uuids));
     return {};

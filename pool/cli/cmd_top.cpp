@@ -29,7 +29,7 @@ Result<int> top(const Cli& cli, const Options& options) {
     if (!state && !options.watch) return fail(state.error());
     // While watching, an outage is a thing to show, not to end for.
     auto text = state ? (options.json ? top_json(*state) : top_text(*state)) : state.error().message() + "\n";
-    if (options.watch && !options.json) text = "\x1b[H\x1b[2J" + text;
+    if (options.watch && !options.json) text.insert(0, "\x1b[H\x1b[2J");
     CENOTE_TRY(print(text));
     if (!options.watch || interrupt->wait(Deadline::in(seconds(options.interval)))) return exit_ok;
   }
