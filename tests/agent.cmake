@@ -5,6 +5,12 @@ cenote_test(agent_core_test
   USES cenote_agent_core)
 cenote_test(worker_process_test SOURCES multi/agent/worker_process_test.cpp USES cenote_agent_core LABELS multi)
 
+# The pool's client without its network: renewals and the ends of sessions, while everything dies around them.
+cenote_test(client_core_test
+  SOURCES unit/client/call_gate_test.cpp unit/client/lease_renewal_test.cpp unit/client/session_watch_test.cpp
+          unit/client/cancel_test.cpp
+  USES cenote_client_core)
+
 if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
   set(cluster multi/agent/cluster.cpp)
   cenote_test(cli_test SOURCES multi/agent/cli_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)

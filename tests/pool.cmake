@@ -10,7 +10,7 @@ cenote_test(pool_core_test
   USES cenote_pool_core)
 if(CENOTE_WITH_GRPC)
   cenote_test(pool_client_test
-    SOURCES unit/pool/status_test.cpp unit/pool/lease_file_test.cpp
+    SOURCES unit/pool/status_test.cpp unit/pool/lease_file_test.cpp multi/pool/silent_broker_test.cpp
     USES cenote_client)
   cenote_test(pool_broker_test
     SOURCES multi/pool/broker_server_test.cpp

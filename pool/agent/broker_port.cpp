@@ -4,10 +4,11 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "pool/call_gate.h"
+#include "pool/proto/call.h"
 #include "pool/proto/cenote.grpc.pb.h"
 #include "pool/proto/channel.h"
 #include "pool/proto/status.h"
@@ -44,9 +45,7 @@ class GrpcBrokerPort final : public BrokerPort {
     for (const auto& load : report.devices) fill(*request.add_devices(), load.device, options_.agent);
     for (const auto& live : report.live) fill(*request.add_live(), live);
     v1::RegisterAgentReply reply;
-    CENOTE_TRY(call("register with the broker", [&](grpc::ClientContext& context) {
-      return stub_->RegisterAgent(&context, request, &reply);
-    }));
+    CENOTE_TRY(call("register with the broker", &v1::Broker::Stub::AsyncRegisterAgent, request, reply));
     return read_terms(reply);
   }
 
@@ -62,9 +61,7 @@ class GrpcBrokerPort final : public BrokerPort {
     }
     add_loads(request, report);
     v1::HeartbeatReply reply;
-    CENOTE_TRY(call("heartbeat to the broker", [&](grpc::ClientContext& context) {
-      return stub_->Heartbeat(&context, request, &reply);
-    }));
+    CENOTE_TRY(call("heartbeat to the broker", &v1::Broker::Stub::AsyncHeartbeat, request, reply));
     HeartbeatOrders orders;
     orders.register_again = reply.register_again();
     orders.end_leases.assign(reply.end_leases().begin(), reply.end_leases().end());
@@ -75,36 +72,24 @@ class GrpcBrokerPort final : public BrokerPort {
     return orders;
   }
 
-  void interrupt() override {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    if (current_ != nullptr) current_->TryCancel();
-  }
+  void interrupt() override { gate_.shut(); }
 
  private:
   // gRPC moves a connection forward only while a call waits on it: calls that fail at once, again and again,
   // would never see the broker come back. So the first failure comes at once, with its cause; later calls
   // wait for the connection, and where that does not come either, the cause is still the first one.
-  template <class Call>
-  Result<void> call(const char* stage, const Call& call) {
+  template <class Method, class Request, class Reply>
+  Result<void> call(const char* stage, Method method, const Request& request, Reply& reply) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + options_.call_timeout);
     context.set_wait_for_ready(away_.has_value());
-    {
-      const std::lock_guard lock(mutex_);
-      if (interrupted_)
-        return fail(Error{ErrorCode::cancelled, stage, "the agent ends"}.with(options_.broker));
-      current_ = &context;
-    }
-    const auto status = call(context);
-    {
-      const std::lock_guard lock(mutex_);
-      current_ = nullptr;
-    }
+    const auto status = perform({gate_, Deadline::in(options_.call_timeout)}, context, reply,
+                                beginning(*stub_, method, request));
     if (status.ok()) {
       away_.reset();
       return {};
     }
+    if (gate_.is_shut())
+      return fail(Error{ErrorCode::cancelled, stage, "the agent ends"}.with(options_.broker));
     auto error = to_error(status, stage, options_.broker);
     const bool unreachable = error.native == static_cast<int>(grpc::StatusCode::UNAVAILABLE);
     const bool still_away = away_ && error.native == static_cast<int>(grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -150,9 +135,7 @@ class GrpcBrokerPort final : public BrokerPort {
   const BrokerPortOptions options_;
   std::unique_ptr<v1::Broker::Stub> stub_;
   std::optional<Error> away_;  ///< why the broker could not be reached, while it cannot
-  std::mutex mutex_;
-  grpc::ClientContext* current_ = nullptr;
-  bool interrupted_ = false;
+  CallGate gate_;
   Clock::time_point last_beat_ = Clock::now();
   std::map<std::string, std::uint64_t> busy_ns_;
 };

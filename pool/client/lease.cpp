@@ -1,6 +1,5 @@
 // A held lease: its renewals, its sessions with agents, its end.
 #include <fmt/format.h>
-#include <grpcpp/channel.h>
 
 #include <algorithm>
 #include <mutex>
@@ -8,8 +7,8 @@
 #include <utility>
 
 #include "pool/client/calls.h"
+#include "pool/client/network.h"
 #include "pool/client/session_watch.h"
-#include "pool/proto/channel.h"
 
 namespace cenote::pool::client {
 
@@ -17,23 +16,22 @@ namespace {
 
 class HeldLease final : public Lease {
  public:
-  HeldLease(ClientOptions options, std::shared_ptr<v1::Broker::Stub> broker, LeaseInfo info, Bytes token,
-            KeyPair key, std::string reason, bool renew)
+  HeldLease(ClientOptions options, std::shared_ptr<Network> network, LeaseInfo info, Bytes token, KeyPair key,
+            std::string reason, bool renew)
       : options_(std::move(options)),
-        broker_(std::move(broker)),
+        network_(std::move(network)),
         key_(std::move(key)),
         reason_(std::move(reason)),
         ttl_ms_(std::max<std::int64_t>(info.expires_unix_ms - info.granted_unix_ms, 1)),
         info_(std::move(info)),
         token_(std::move(token)),
-        watch_(SessionWatch::create([this](const Error& error) { lose_session(error); })) {
+        watch_(network_->await_calls(),
+               [this](const WatchedSession& session, const Error& error) { lose_session(session, error); }) {
     if (renew) renewer_ = std::thread([this] { keep(); });
+    renewer_id_ = renewer_.get_id();
   }
 
-  ~HeldLease() override {
-    stop_renewing();
-    watch_.reset();  // its thread calls back
-  }
+  ~HeldLease() override { stop_renewing(); }
 
   [[nodiscard]] LeaseInfo info() const override {
     const std::lock_guard lock(mutex_);
@@ -64,18 +62,16 @@ class HeldLease final : public Lease {
   }
 
   Result<std::vector<remote::WorkerAddress>> open_workers(std::span<const std::byte> client_fabric_address,
-                                                          Deadline deadline) override {
+                                                          Deadline deadline,
+                                                          const CancelFlag* cancel) override {
     const auto lease = info();
-    for (const auto& device : lease.devices) watch_->forget(device.agent);
-    {
-      const std::lock_guard lock(mutex_);
-      session_lost_.reset();
-    }
+    const auto opening = forget_sessions(true);
+    const Bytes fabric_address(client_fabric_address.begin(), client_fabric_address.end());
     std::vector<remote::WorkerAddress> workers;
     for (std::size_t first = 0; first < lease.devices.size();) {
       auto end = first;
       while (end < lease.devices.size() && lease.devices[end].agent == lease.devices[first].agent) ++end;
-      CENOTE_ASSIGN(auto worker, open_worker(lease, first, end, client_fabric_address, deadline));
+      CENOTE_ASSIGN(auto worker, open_worker(lease, first, end, fabric_address, opening, {deadline, cancel}));
       workers.push_back(std::move(worker));
       first = end;
     }
@@ -84,30 +80,28 @@ class HeldLease final : public Lease {
 
   Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline, const CancelFlag* cancel) override {
     CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options_.fabric));
-    CENOTE_ASSIGN(auto workers, open_workers(fabric->address(), deadline));
-    return remote::RemoteDriver::connect(std::move(fabric), std::move(workers), deadline, cancel,
+    CENOTE_ASSIGN(const auto workers, open_workers(fabric->address(), deadline, cancel));
+    return remote::RemoteDriver::connect(std::move(fabric), workers, deadline, cancel,
                                          options_.worker_timeout);
   }
 
-  Result<void> release(Deadline deadline) override {
+  Result<void> release(Deadline deadline, const CancelFlag* cancel) override {
     stop_renewing();
-    for (const auto& device : info().devices) watch_->forget(device.agent);
+    forget_sessions(false);
     CallGate gate;
-    v1::ReleaseReply reply;
-    auto released = persist(gate, "release lease " + id(), options_.broker, options_.call_timeout, deadline,
-                            nullptr, [&](grpc::ClientContext& context) {
-                              const auto proof = prove("release", "broker");
-                              if (!proof) return to_status(proof.error());
-                              v1::ReleaseRequest request;
-                              request.set_lease_id(id());
-                              request.set_proof(std::string(as_text(proof->signature)));
-                              request.set_proof_unix_ms(proof->unix_ms);
-                              return broker_->ReleaseLease(&context, request, &reply);
-                            });
-    return released;
+    return persist({"release lease " + id(), gate, deadline, cancel}, options_.broker, options_.call_timeout,
+                   [&](const CallTerms& terms) -> Result<void> {
+                     CENOTE_ASSIGN(auto proof, prove("release", "broker"));
+                     return network_->release(terms, {id(), std::move(proof)});
+                   });
   }
 
  private:
+  struct Patience {
+    Deadline deadline;
+    const CancelFlag* cancel;
+  };
+
   [[nodiscard]] std::string id() const { return info_.id; }  // never changes
 
   // Each proof is later than the one before: a verifier takes none twice.
@@ -118,38 +112,30 @@ class HeldLease final : public Lease {
   }
 
   Result<remote::WorkerAddress> open_worker(const LeaseInfo& lease, std::size_t first, std::size_t end,
-                                            std::span<const std::byte> client_fabric_address,
-                                            Deadline deadline) {
+                                            const Bytes& fabric_address, std::uint64_t opening,
+                                            Patience patience) {
     const auto& agent = lease.devices[first];
     const auto peer = fmt::format("{} ({})", agent.agent, agent.agent_endpoint);
     const auto stage = fmt::format("open lease {}", lease.id);
-    const auto channel = pool::connect(agent.agent_endpoint, options_.credentials,
-                                       {.role = tls::Role::agent, .name = agent.agent});
-    const auto stub = v1::Agent::NewStub(channel);
-    v1::OpenSessionReply reply;
+    const auto line = network_->line(agent.agent, agent.agent_endpoint);
     CallGate gate;
-    CENOTE_TRY(persist(gate, stage, peer, kOpenTry, deadline, nullptr, [&](grpc::ClientContext& context) {
-      const auto proof = prove("open", agent.agent);
-      if (!proof) return to_status(proof.error());
-      v1::OpenSessionRequest request;
-      request.set_token(std::string(as_text(token())));
-      request.set_proof(std::string(as_text(proof->signature)));
-      request.set_proof_unix_ms(proof->unix_ms);
-      request.set_client_fabric_address(std::string(as_text(client_fabric_address)));
-      return stub->OpenSession(&context, request, &reply);
-    }));
-    if (static_cast<std::size_t>(reply.device_uuids_size()) != end - first) {
-      return fail(Error{
-          ErrorCode::protocol_error, stage,
-          fmt::format("it serves {} devices of this lease, not {}", reply.device_uuids_size(), end - first)}
-                      .with(peer));
+    CENOTE_ASSIGN(auto opened,
+                  persist({stage, gate, patience.deadline, patience.cancel}, peer, kOpenTry,
+                          [&](const CallTerms& terms) -> Result<Opened> {
+                            CENOTE_ASSIGN(auto proof, prove("open", agent.agent));
+                            return line->open(terms, {token(), std::move(proof), fabric_address});
+                          }));
+    if (opened.devices != end - first) {
+      return fail(
+          Error{ErrorCode::protocol_error, stage,
+                fmt::format("it serves {} devices of this lease, not {}", opened.devices, end - first)}
+              .with(peer));
     }
     remote::WorkerAddress worker;
-    const auto address = as_bytes(reply.worker_fabric_address());
-    worker.fabric_address.assign(address.begin(), address.end());
-    worker.channel = reply.channel();
+    worker.fabric_address = std::move(opened.worker_fabric_address);
+    worker.channel = opened.channel;
     worker.peer = peer;
-    watch_->watch({channel, agent.agent, peer, lease.id, reply.channel()});
+    watch_.watch({line, agent.agent, peer, lease.id, opened.channel, opening});
     for (auto i = first; i < end; ++i) {
       worker.device_names.push_back(
           fmt::format("lease {} gpu {} ({} on {})", lease.id, i, lease.devices[i].model, agent.agent));
@@ -166,17 +152,12 @@ class HeldLease final : public Lease {
   // broker cannot be reached, as often as persist() tries.
   void keep() {
     while (gate_.sleep(std::chrono::milliseconds(std::max<std::int64_t>(ttl_ms_ / 3, 20)))) {
-      v1::LeaseReply reply;
-      const auto renewed =
-          persist(gate_, "renew lease " + id(), options_.broker, options_.call_timeout, Deadline::never(),
-                  nullptr, [&](grpc::ClientContext& context) { return renew(context, reply); });
+      auto renewed = persist({"renew lease " + id(), gate_, Deadline::never()}, options_.broker,
+                             options_.call_timeout, [&](const CallTerms& terms) { return renew(terms); });
       if (renewed) {
         const std::lock_guard lock(mutex_);
-        info_.expires_unix_ms = reply.lease().expires_unix_ms();
-        if (!reply.lease().token().empty()) {
-          const auto token = as_bytes(reply.lease().token());
-          token_.assign(token.begin(), token.end());
-        }
+        info_.expires_unix_ms = renewed->expires_unix_ms;
+        if (!renewed->token.empty()) token_ = std::move(renewed->token);
       } else if (renewed.error().code != ErrorCode::cancelled && is_final(renewed.error())) {
         lose(renewed.error());
         return;
@@ -184,18 +165,10 @@ class HeldLease final : public Lease {
     }
   }
 
-  grpc::Status renew(grpc::ClientContext& context, v1::LeaseReply& reply) {
-    const auto proof = prove("renew", "broker");
-    if (!proof) return to_status(proof.error());
-    // gRPC moves a connection forward only while a call waits on it. One that fails at once, again and again,
-    // would never see the broker come back.
-    context.set_wait_for_ready(true);
-    v1::RenewRequest request;
-    request.set_lease_id(id());
-    request.set_ttl_seconds(static_cast<std::uint32_t>((ttl_ms_ + 999) / 1000));
-    request.set_proof(std::string(as_text(proof->signature)));
-    request.set_proof_unix_ms(proof->unix_ms);
-    return broker_->RenewLease(&context, request, &reply);
+  Result<Renewed> renew(const CallTerms& terms) {
+    CENOTE_ASSIGN(auto proof, prove("renew", "broker"));
+    return network_->renew(terms,
+                           {id(), static_cast<std::uint32_t>((ttl_ms_ + 999) / 1000), std::move(proof)});
   }
 
   // Only these say that the lease itself is gone; a broker with a full disk may still renew it in a second.
@@ -210,8 +183,21 @@ class HeldLease final : public Lease {
     if (tell_) tell_once(lock);
   }
 
-  void lose_session(const Error& error) {
+  // What the watch is about to tell of an earlier opening is no news any more: lose_session() looks at the
+  // number.
+  std::uint64_t forget_sessions(bool for_new_ones) {
     std::unique_lock lock(mutex_);
+    const auto opening = ++opening_;
+    if (for_new_ones) session_lost_.reset();
+    const auto devices = info_.devices;
+    lock.unlock();
+    for (const auto& device : devices) watch_.forget(device.agent);
+    return opening;
+  }
+
+  void lose_session(const WatchedSession& session, const Error& error) {
+    std::unique_lock lock(mutex_);
+    if (session.opening != opening_) return;
     if (!session_lost_) session_lost_ = error;
     const auto tell = tell_session_;
     lock.unlock();
@@ -227,6 +213,7 @@ class HeldLease final : public Lease {
 
   void stop_renewing() {
     gate_.shut();
+    if (std::this_thread::get_id() == renewer_id_) return;  // it tells of the loss, and is through with it
     const std::lock_guard lock(join_mutex_);
     if (renewer_.joinable()) renewer_.join();
   }
@@ -234,7 +221,7 @@ class HeldLease final : public Lease {
   static constexpr Clock::duration kOpenTry = std::chrono::seconds(20);
 
   const ClientOptions options_;
-  const std::shared_ptr<v1::Broker::Stub> broker_;
+  const std::shared_ptr<Network> network_;
   const KeyPair key_;
   const std::string reason_;
   const std::int64_t ttl_ms_;
@@ -246,20 +233,22 @@ class HeldLease final : public Lease {
   std::optional<Error> lost_;
   std::function<void(const Error&)> tell_, tell_session_;
   std::optional<Error> session_lost_;
+  std::uint64_t opening_ = 0;
 
   std::mutex proof_mutex_;
   std::int64_t last_proof_ms_ = 0;
   std::mutex join_mutex_;
   std::thread renewer_;
-  std::unique_ptr<SessionWatch> watch_;
+  std::thread::id renewer_id_;
+  SessionWatch watch_;  ///< last: its thread calls back
 };
 
 }  // namespace
 
-std::unique_ptr<Lease> make_lease(ClientOptions options, std::shared_ptr<v1::Broker::Stub> broker,
-                                  LeaseInfo info, Bytes token, KeyPair key, std::string reason, bool renew) {
-  return std::make_unique<HeldLease>(std::move(options), std::move(broker), std::move(info), std::move(token),
-                                     std::move(key), std::move(reason), renew);
+std::unique_ptr<Lease> make_lease(ClientOptions options, std::shared_ptr<Network> network, LeaseInfo info,
+                                  Bytes token, KeyPair key, std::string reason, bool renew) {
+  return std::make_unique<HeldLease>(std::move(options), std::move(network), std::move(info),
+                                     std::move(token), std::move(key), std::move(reason), renew);
 }
 
 }  // namespace cenote::pool::client

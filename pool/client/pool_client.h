@@ -82,13 +82,15 @@ class Lease {
 
   /// A session with each agent of the lease, for the holder of that fabric; ends an earlier session.
   virtual Result<std::vector<remote::WorkerAddress>> open_workers(
-      std::span<const std::byte> client_fabric_address, Deadline deadline) = 0;
-  /// The leased GPUs as a driver: device i is info().devices[i]. `cancel` outlives the driver: see
-  /// RemoteDriver.
+      std::span<const std::byte> client_fabric_address, Deadline deadline,
+      const CancelFlag* cancel = nullptr) = 0;
+  /// The leased GPUs as a driver: device i is info().devices[i]. `cancel` ends the opening, and outlives the
+  /// driver: see RemoteDriver.
   virtual Result<std::unique_ptr<remote::RemoteDriver>> open(Deadline deadline,
                                                              const CancelFlag* cancel = nullptr) = 0;
-  virtual Result<void> release(Deadline deadline) = 0;
-  /// Called once, from the lease's thread, when the lease is lost.
+  virtual Result<void> release(Deadline deadline, const CancelFlag* cancel = nullptr) = 0;
+  /// Called once, from the lease's thread, when the lease is lost; at once where it is lost already. It may
+  /// release the lease, not destroy it.
   virtual void on_loss(std::function<void(const Error&)> tell) = 0;
   /// Called from a thread of the lease for each session that is lost: within 3 s of the death of the agent or
   /// the worker, also while the program makes no GPU call; 20 s where a machine vanishes. It must not destroy
