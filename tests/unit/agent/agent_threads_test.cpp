@@ -27,11 +27,20 @@ class AgentThreads : public ::testing::Test {
     terms.broker_key = parties.broker.public_key();
     core.registered(terms);
   }
-  /// Until the test is over.
+  /// A thread of the agent: until finish().
   template <class Work>
   void keep(const Work& work) {
-    threads.emplace_back([this, work] {
-      while (!over) {
+    repeat(agent, over, work);
+  }
+  /// A client's call: ends before the agent's threads do, for it waits for what they do.
+  template <class Work>
+  void keep_calling(const Work& work) {
+    repeat(clients, clients_over, work);
+  }
+  template <class Work>
+  static void repeat(std::vector<std::thread>& threads, const std::atomic<bool>& enough, const Work& work) {
+    threads.emplace_back([&enough, work] {
+      while (!enough) {
         work();
         std::this_thread::yield();
       }
@@ -47,9 +56,10 @@ class AgentThreads : public ::testing::Test {
     static_cast<void>(core.close(lease, proof->signature, kNow, Deadline::in(std::chrono::seconds(60))));
   }
   void finish() {
+    clients_over = true;
+    for (auto& thread : clients) thread.join();
     over = true;
-    for (auto& thread : threads) thread.join();
-    threads.clear();
+    for (auto& thread : agent) thread.join();
   }
 
   Parties parties;
@@ -57,9 +67,9 @@ class AgentThreads : public ::testing::Test {
   AgentCore core{
       CoreOptions{.agent = "a", .devices = testing::two_devices(), .now_unix_ms = [] { return kNow; }}, host};
   FakeBroker broker{parties.broker.public_key()};
-  std::atomic<bool> over{false};
+  std::atomic<bool> clients_over{false}, over{false};
   std::atomic<std::uint64_t> epochs{0};
-  std::vector<std::thread> threads;
+  std::vector<std::thread> clients, agent;
 };
 
 TEST_F(AgentThreads, ClientsWorkersAndABrokerThatComesAndGoesAllAtOnce) {
@@ -78,7 +88,7 @@ TEST_F(AgentThreads, ClientsWorkersAndABrokerThatComesAndGoesAllAtOnce) {
     core.worker_ended(dead.lease, dead.generation, {true, "crashed"});
   });
   for (int client = 0; client < 3; ++client) {
-    keep([&] {
+    keep_calling([&] {
       const auto epoch = ++epochs;
       const auto lease = "L" + std::to_string(epoch);
       const auto opened = open(lease, epoch);
@@ -112,7 +122,7 @@ TEST_F(AgentThreads, AShutDownEndsAllWhoWaitForSessionsAndLetsNobodyIn) {
   keep([&] { host.reap(core); });
   epochs = 10;
   for (int client = 0; client < 2; ++client) {
-    keep([&] {
+    keep_calling([&] {
       const auto epoch = ++epochs;
       static_cast<void>(open("L" + std::to_string(epoch), epoch));
     });
