@@ -1,5 +1,9 @@
 # What libcenote-pool and its helper process say to each other.
 cenote_test(helper_test SOURCES unit/dropin/helper_wire_test.cpp unit/dropin/helper_channel_test.cpp USES cenote_helper)
+# The helper's side of it, and the socket of `cenote lease -- CMD`, with clients that come, vanish and are many.
+cenote_test(helper_server_test
+  SOURCES unit/dropin/helper_server_test.cpp unit/dropin/session_server_test.cpp
+  USES cenote_helper_server)
 
 if(NOT CENOTE_WITH_GRPC OR NOT TARGET cenote_cli)
   return()

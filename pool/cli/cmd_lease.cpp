@@ -111,8 +111,8 @@ Result<int> run_command(PoolClient& client, Lease& lease, Interrupt& interrupt,
   CENOTE_TRY(random_bytes(random));
   const auto address = "@cenote-session-" + to_hex(random);
   CENOTE_ASSIGN(const auto session,
-                dropin::SessionServer::start(address, [&](std::span<const std::byte> fabric) {
-                  return lease.open_workers(fabric, Deadline::in(std::chrono::seconds(10)));
+                dropin::SessionServer::start(address, [&](auto fabric, const CancelFlag& ended) {
+                  return lease.open_workers(fabric, Deadline::in(std::chrono::seconds(10)), &ended);
                 }));
   offer_dropins(options, address);
   CENOTE_ASSIGN(auto child, ChildProcess::start(options));

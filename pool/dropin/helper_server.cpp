@@ -4,11 +4,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <list>
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -151,16 +153,15 @@ class Server {
     return keep(std::move(lease), false);
   }
 
-  static Result<ReplyBody> done(const OpenAsk& ask, const std::shared_ptr<KeptLease>& kept,
-                                Deadline deadline) {
+  Result<ReplyBody> done(const OpenAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
     if (!kept) return unknown("open a lease");
-    CENOTE_ASSIGN(auto workers, kept->lease->open_workers(ask.fabric_address, deadline));
+    CENOTE_ASSIGN(auto workers, kept->lease->open_workers(ask.fabric_address, deadline, &ending_));
     return WorkersReply{std::move(workers)};
   }
 
   Result<ReplyBody> done(const ReleaseAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
     if (!kept) return unknown("release a lease");
-    CENOTE_TRY(kept->lease->release(deadline));
+    CENOTE_TRY(kept->lease->release(deadline, &ending_));
     static_cast<void>(take_out(ask.lease));
     return DoneReply{};
   }
@@ -194,22 +195,35 @@ class Server {
     kept->lease->on_loss([this, number](const Error& error) { answer(0, LostReply{number, error}); });
   }
 
-  // Waits for a program that is stopped; finish() ends that.
   void answer(std::uint64_t id, ReplyBody body) {
     auto frame = encode(Reply{id, std::move(body)});
     if (frame.size() > max_frame) {
       frame = encode(Reply{id, FailedReply{{ErrorCode::not_supported, "answer the program",
                                             "the lease has too many devices for one answer"}}});
     }
+    Writer out;
+    out.blob(frame);
     const std::lock_guard lock(send_mutex_);
-    static_cast<void>(send_frame(socket_.get(), frame, Deadline::never()));
+    send(out.take());
+  }
+
+  // Waits for a program that is stopped, not for one that is gone; finish() ends it too.
+  void send(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      pollfd entries[2] = {{socket_.get(), POLLOUT, 0}, {program_.get(), POLLIN, 0}};
+      if (::poll(entries, program_ ? 2 : 1, -1) < 0 && errno != EINTR) return;
+      if (entries[1].revents != 0) return;
+      const auto sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) return;
+      bytes = bytes.subspan(static_cast<std::size_t>(std::max<ssize_t>(sent, 0)));
+    }
   }
 
   void finish() {
     ending_.raise();
     ::shutdown(socket_.get(), SHUT_RDWR);
     const auto deadline = Deadline::in(kGiveBack);
-    give_back(deadline);  // before the requests in flight are over: they may take as long as their deadlines
+    give_back(deadline);  // while the requests in flight end: a broker may be slow to hear of it
     for (auto& task : tasks_) task.thread.join();
     tasks_.clear();
     give_back(deadline);

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,11 +21,13 @@
 namespace cenote::pool::dropin {
 
 /// What the server asks of its owner for each program that connects: sessions on every worker of the lease.
+/// Ends soon after `ended` is raised: the server is being destroyed.
 using OpenWorkers = std::function<Result<std::vector<remote::WorkerAddress>>(
-    std::span<const std::byte> client_fabric_address)>;
+    std::span<const std::byte> client_fabric_address, const CancelFlag& ended)>;
 
-/// Serves until destroyed, on a thread of its own. Only processes of the same user are answered. A client
-/// that sends nothing, or nonsense, is dropped after a second and cannot hold up the others for longer.
+/// Serves until destroyed, on a thread of its own; destroying it waits for no client. Only processes of the
+/// same user are answered. A client that sends nothing, or nonsense, is dropped after a second and cannot
+/// hold up the others for longer.
 class SessionServer {
  public:
   /// `path`: of the socket, in a private folder; or "@name", which leaves no file. Errors: system_error,
@@ -38,11 +41,15 @@ class SessionServer {
   SessionServer(std::string path, UniqueFd listener, UniqueFd stop, OpenWorkers open);
   void serve();
   void answer(int connection);
+  bool set_current(int connection);
 
   std::string path_;
   UniqueFd listener_;
   UniqueFd stop_;  ///< eventfd: readable = end
   OpenWorkers open_;
+  CancelFlag ended_;
+  std::mutex mutex_;
+  int current_ = -1;  ///< the connection being answered
   std::thread thread_;
 };
 

@@ -44,6 +44,11 @@ SessionServer::SessionServer(std::string path, UniqueFd listener, UniqueFd stop,
       open_(std::move(open)) {}
 
 SessionServer::~SessionServer() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_.raise();
+    if (current_ >= 0) ::shutdown(current_, SHUT_RDWR);
+  }
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
   if (thread_.joinable()) thread_.join();
@@ -57,14 +62,23 @@ void SessionServer::serve() {
     if (entries[1].revents != 0) return;
     if (entries[0].revents == 0) continue;
     const UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection && same_user(connection.get())) answer(connection.get());
+    if (!connection || !same_user(connection.get())) continue;
+    if (set_current(connection.get())) answer(connection.get());
+    set_current(-1);
   }
+}
+
+// False: the server is being destroyed, and would not know of the connection.
+bool SessionServer::set_current(int connection) {
+  const std::lock_guard lock(mutex_);
+  current_ = connection;
+  return !ended_.raised();
 }
 
 void SessionServer::answer(int connection) {
   const auto request = receive_frame(connection, Deadline::in(std::chrono::seconds(1)));
   if (!request) return;  // it closed, dawdled or lied: nobody is waiting for an answer
-  const auto workers = open_(*request);
+  const auto workers = open_(*request, ended_);
   const auto reply = workers ? encode_workers(*workers) : encode_error(workers.error());
   static_cast<void>(send_frame(connection, reply, Deadline::in(std::chrono::seconds(1))));
 }
