@@ -36,9 +36,9 @@ std::optional<Error> HelperLease::lost() const {
 Result<std::unique_ptr<remote::RemoteDriver>> HelperLease::open(Deadline deadline) {
   if (auto over = lost()) return fail(std::move(*over));
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create(work_.fabric));
-  CENOTE_ASSIGN(auto reply,
+  CENOTE_ASSIGN(const auto reply,
                 as<WorkersReply>(channel_->call(OpenAsk{granted_.lease, fabric->address()}, deadline)));
-  return remote::RemoteDriver::connect(std::move(fabric), std::move(reply.workers), deadline, nullptr,
+  return remote::RemoteDriver::connect(std::move(fabric), reply.workers, deadline, nullptr,
                                        work_.worker_timeout);
 }
 

@@ -39,14 +39,14 @@ std::uint64_t somewhere(std::uint64_t seed, std::size_t granule) {
 void* reserve_at(std::uint64_t address, std::size_t bytes) {
   // A hint, not MAP_FIXED_NOREPLACE: the caller compares, and sanitizers move what they do not like.
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, flags, -1,
-              0);  // NOLINT(performance-no-int-to-ptr)
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that was chosen as a number
+  return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, flags, -1, 0);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<RemoteDriver>> RemoteDriver::connect(std::unique_ptr<transport::Fabric> fabric,
-                                                            std::vector<WorkerAddress> workers,
+                                                            const std::vector<WorkerAddress>& workers,
                                                             Deadline deadline, const CancelFlag* cancel,
                                                             Clock::duration worker_timeout) {
   auto driver = std::make_unique<RemoteDriverImpl>(std::move(fabric), cancel, worker_timeout);
@@ -68,8 +68,10 @@ RemoteDriverImpl::~RemoteDriverImpl() {
       if (!device->lane.lost() && device->lane.issue(0, Goodbye{})) device->lane.flush();
     }
   }
-  for (const auto pointer : pinned_ours_)
-    munmap(reinterpret_cast<void*>(pointer), pinned_[pointer]);  // NOLINT
+  for (const auto pointer : pinned_ours_) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's interface has addresses as numbers
+    munmap(reinterpret_cast<void*>(pointer), pinned_[pointer]);
+  }
   for (const auto& range : reservations_) munmap(range.at, range.bytes);
 }
 
@@ -186,8 +188,8 @@ Result<void> RemoteDriverImpl::agree_on_range(RemoteDevice& device, Deadline dea
   // Twice the memory, so that fragments do not run out of addresses before they run out of memory.
   const auto bytes = round_up(2 * device.info.total_memory, granule) + 64 * granule;
   for (int round = 0; round < range_rounds && !deadline.passed(); ++round) {
-    const auto wish =
-        somewhere(born_ + device.lane.ordinal() * range_rounds + static_cast<unsigned>(round), granule);
+    const auto turn = std::uint64_t{device.lane.ordinal()} * range_rounds + static_cast<unsigned>(round);
+    const auto wish = somewhere(born_ + turn, granule);
     void* mine = reserve_at(wish, bytes);
     if (mine == MAP_FAILED || reinterpret_cast<std::uint64_t>(mine) != wish) {
       if (mine != MAP_FAILED) munmap(mine, bytes);

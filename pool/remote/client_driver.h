@@ -78,7 +78,7 @@ class RemoteDriver : public cuda::Driver {
   /// as lost. So does one that is stopped or hung, after `worker_timeout` of silence in calls that wait (or
   /// failure()); however long a kernel runs, its worker answers.
   static Result<std::unique_ptr<RemoteDriver>> connect(
-      std::unique_ptr<transport::Fabric> fabric, std::vector<WorkerAddress> workers, Deadline deadline,
+      std::unique_ptr<transport::Fabric> fabric, const std::vector<WorkerAddress>& workers, Deadline deadline,
       const CancelFlag* cancel = nullptr, Clock::duration worker_timeout = default_worker_timeout);
   /// `devices`: one ordinal for each rank; the same device may serve several ranks.
   virtual Result<std::unique_ptr<RemoteCommunicator>> communicator(const std::vector<cuda::DeviceId>& devices,

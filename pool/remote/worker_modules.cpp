@@ -106,6 +106,7 @@ Status WorkerLane::load_image(std::span<const std::byte> image, std::uint32_t co
     return Status::invalid_image;
   }
   std::vector<const void*> pointers;
+  pointers.reserve(parts.size() + 1);
   for (const auto& part : parts) pointers.push_back(part.data());
   pointers.push_back(nullptr);
   Wrapper wrapper;

@@ -15,8 +15,8 @@ constexpr std::uint32_t named_streams = 3;  // default, legacy, per thread
 
 bool WorkerLane::find_stream(std::uint32_t wire, cuda::Stream& stream, std::uint32_t& context) {
   if (wire < named_streams) {
-    stream = reinterpret_cast<cuda::Stream>(
-        static_cast<std::uintptr_t>(wire));  // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's handles of these streams are the numbers 0, 1 and 2
+    stream = reinterpret_cast<cuda::Stream>(static_cast<std::uintptr_t>(wire));
     context = context_;
     return true;
   }
