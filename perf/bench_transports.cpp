@@ -1,5 +1,5 @@
 // bench_transports [--json FILE] [--pairs N] [--only TEXT]: put latency and bandwidth of our transports
-// beside ucx_perftest and beside plain sockets. Exit: 0 all bars met, 1 one is not, 2 it could not be
+// beside ucx_perftest, bare UCX and plain sockets. Exit: 0 all bars met, 1 one is not, 2 it could not be
 // measured.
 #include <fmt/core.h>
 
@@ -9,10 +9,12 @@
 
 #include "perf/harness.h"
 #include "perf/plain_sockets.h"
+#include "perf/plain_ucx.h"
 #include "perf/two_processes.h"
 #include "perf/ucx_perftest.h"
 #include "transports/shm/shm.h"
 #include "transports/tcp/tcp.h"
+#include "transports/ucx/ucx.h"
 
 namespace cenote::perf {
 namespace {
@@ -108,7 +110,7 @@ struct Bench {
   [[nodiscard]] bool wanted(const std::string& name) const { return name.find(only) != std::string::npos; }
 
   Result<void> beside_ucx(const std::string& name, const Maker& make, const std::string& tls, bool is_latency,
-                          int iterations, double bar) {
+                          int iterations, std::optional<double> bar) {
     if (!wanted(name)) return {};
     const Comparison comparison{name, is_latency ? "us" : "GB/s", "ucx_perftest " + tls,
                                 is_latency ? Better::lower : Better::higher, bar};
@@ -122,6 +124,26 @@ struct Bench {
                                 }));
     rows.push_back(std::move(row));
     return {};
+  }
+
+  /// What our contract costs over UCX: against bare UCX, and, for what it leaves out, against its one-sided
+  /// put.
+  Result<void> over_ucx(const std::string& name, const std::string& tls, bool is_latency, int iterations) {
+    if (!wanted(name)) return {};
+    transport::UcxOptions options;
+    options.tls = tls;
+    const Maker make = [options] { return transport::make_ucx_transport(options); };
+    const Comparison comparison{name, is_latency ? "us" : "GB/s", "bare UCX " + tls,
+                                is_latency ? Better::lower : Better::higher, is_latency ? 1 / 1.3 : 0.95};
+    CENOTE_ASSIGN(auto row, compare(
+                                comparison, pairs, [&] { return ours(make, is_latency, iterations); },
+                                [&] {
+                                  return is_latency
+                                             ? plain_ucx_latency(processors, tls, iterations)
+                                             : plain_ucx_bandwidth(processors, tls, mebibyte, iterations);
+                                }));
+    rows.push_back(std::move(row));
+    return beside_ucx(name, make, tls, is_latency, iterations, std::nullopt);
   }
 
   Result<double> ours(const Maker& make, bool is_latency, int iterations) const {
@@ -138,6 +160,10 @@ struct Bench {
     CENOTE_TRY(beside_ucx("shm put bandwidth, 1 MiB", shm, "posix,self", false, 1'000, 0.9));
     CENOTE_TRY(beside_ucx("tcp put latency, 8 B", tcp, "tcp", true, 5'000, 1.0));
     CENOTE_TRY(beside_ucx("tcp put bandwidth, 1 MiB", tcp, "tcp", false, 1'000, 1.0));
+    CENOTE_TRY(over_ucx("ucx posix put latency, 8 B", "posix", true, 100'000));
+    CENOTE_TRY(over_ucx("ucx posix put bandwidth, 1 MiB", "posix", false, 1'000));
+    CENOTE_TRY(over_ucx("ucx tcp put latency, 8 B", "tcp", true, 5'000));
+    CENOTE_TRY(over_ucx("ucx tcp put bandwidth, 1 MiB", "tcp", false, 1'000));
     const Comparison limit{"tcp put bandwidth, 1 MiB", "GB/s", "plain blocking sockets", Better::higher};
     if (!wanted(limit.name)) return {};
     CENOTE_ASSIGN(auto row, compare(
@@ -149,7 +175,8 @@ struct Bench {
 };
 
 int main_of(int argc, char** argv) {
-  CLI::App app("put latency and bandwidth of shm and tcp beside ucx_perftest");
+  CLI::App app(
+      "put latency and bandwidth of shm, tcp and ucx beside ucx_perftest, bare UCX and plain sockets");
   std::string json;
   Bench bench;
   app.add_option("--json", json, "also write the rows to this file");

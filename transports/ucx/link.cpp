@@ -6,7 +6,6 @@
 namespace cenote::transport::ucx {
 namespace {
 
-constexpr std::size_t short_limit = 40;  // payloads that UCX is asked to take at once
 /// UCX calls a frame sent that lies in its own buffer because the kernel did not take all of it. That is only
 /// ever the last one, and only where as much as this is on its way and may fill a socket. Its flush would
 /// tell, but over TCP it waits for the peer, and UCX 1.13 aborts the process when the peer dies meanwhile.

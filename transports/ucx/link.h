@@ -19,6 +19,8 @@ enum class Payload : bool { copied, referred };
 
 class Link {
  public:
+  static constexpr std::size_t short_limit = 40;  ///< payloads that UCX is asked to take at once
+
   /// Errors: peer_failed, system_error.
   static Result<std::shared_ptr<Link>> open(Worker& worker, std::span<const std::byte> peer_address);
   ~Link() { abandon(); }

@@ -29,6 +29,7 @@ struct UcpApi {
   decltype(&::ucp_ep_close_nbx) ep_close_nbx = nullptr;
   decltype(&::ucp_ep_flush_nbx) ep_flush_nbx = nullptr;
   decltype(&::ucp_am_send_nbx) am_send_nbx = nullptr;
+  decltype(&::ucp_am_recv_data_nbx) am_recv_data_nbx = nullptr;
   decltype(&::ucp_request_check_status) request_check_status = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
   decltype(&::ucs_status_string) status_string = nullptr;

@@ -107,7 +107,9 @@ class UcxEndpoint final : public EndpointBase {
   void take_back();
 
   [[nodiscard]] bool full() const { return done_.size() + awaited_.size() + tagged_ >= queue_depth; }
-  Result<Frame> frame_for(FrameType type, const RemoteSlice& slice, std::uint64_t length, const char* stage);
+  /// Puts key and bounds into a frame; false: they do not fit, and the endpoint has failed.
+  bool aim(Frame& frame, const RemoteSlice& slice, std::uint64_t length, const char* stage);
+  bool put_at_once(Frame& frame, std::span<const std::byte> src, std::uint64_t tag);
   void post(Operation&& operation);
   void answer(const Frame& frame, std::span<const std::byte> data);
   /// Hands UCX what it takes now. False: something is left.
