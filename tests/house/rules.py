@@ -25,6 +25,7 @@ MOST_LINES = 600
 EXCEPTIONS = {
     ("process", "runtime/settings.cpp"): "the settings table is the one reader of the environment",
     ("process", "runtime/spawn.cpp"): "hands the environment on to the programs that are started",
+    ("process", "transports/ucx/ucp_api.cpp"): "only UCX's environment forbids it to patch the C library as it is loaded",
     ("process", "pool/agent/worker_main.cpp"): "a worker process ends under a kernel that its driver would wait for",
     ("light_headers", "pool/client/lease_json.h"): "forward declarations only",
 }
