@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <random>
-#include <utility>
 
 #include "collectives/reduction_order.h"
 #include "pool/cli/demo_device.h"
@@ -67,9 +66,8 @@ class MlpTrainer final : public Trainer {
     const auto weights = first_weights(layout_, plan_.seed);
     for (const int ordinal : device_of_shard) {
       if (replicas_.contains(ordinal)) continue;
-      CENOTE_ASSIGN(auto device, DemoDevice::open(driver_, ordinal));
-      auto& replica =
-          *replicas_.emplace(ordinal, std::make_unique<Replica>(Replica{std::move(device)})).first->second;
+      CENOTE_ASSIGN(const auto device, DemoDevice::open(driver_, ordinal));
+      auto& replica = *replicas_.emplace(ordinal, std::make_unique<Replica>(Replica{device})).first->second;
       CENOTE_ASSIGN(replica.weights, replica.device.upload(weights.data(), parameter_bytes()));
       CENOTE_ASSIGN(replica.velocity, replica.device.alloc(parameter_bytes()));
       CENOTE_ASSIGN(replica.gradient, replica.device.alloc(parameter_bytes()));

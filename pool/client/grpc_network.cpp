@@ -90,7 +90,7 @@ AgentState read_agent(const v1::AgentStatus& in) {
 
 class GrpcLine final : public AgentLine {
  public:
-  GrpcLine(std::shared_ptr<grpc::Channel> channel, std::string peer)
+  GrpcLine(const std::shared_ptr<grpc::Channel>& channel, std::string peer)
       : stub_(v1::Agent::NewStub(channel)), peer_(std::move(peer)) {}
 
   Result<Opened> open(const CallTerms& terms, const OpenCall& call) override {
