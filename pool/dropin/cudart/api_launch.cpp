@@ -49,6 +49,7 @@ int device_attribute(cuda::DeviceAttribute which) {
 
 }  // namespace
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that nvcc's code calls
 CENOTE_RT void** __cudaRegisterFatBinary(void* wrapper) {
   return reinterpret_cast<void**>(Runtime::get().add_fatbin(wrapper));
 }
@@ -93,6 +94,7 @@ CENOTE_RT int __cudaGetKernel(void** kernel, const void* host_symbol) {
   *kernel = found;
   return success;
 }
+// NOLINTEND(bugprone-reserved-identifier)
 CENOTE_RT int cudaGetKernel(void** kernel, const void* host_symbol) {
   return __cudaGetKernel(kernel, host_symbol);
 }
@@ -105,6 +107,7 @@ CENOTE_RT int cudaLaunchKernel_ptsz(const void* symbol, Dim3 grid, Dim3 block, v
                                     std::size_t shared, Stream stream) {
   return launch(symbol, grid, block, args, shared, or_per_thread(stream));
 }
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that nvcc's code calls
 CENOTE_RT int __cudaLaunchKernel(void* kernel, Dim3 grid, Dim3 block, void** args, std::size_t shared,
                                  Stream stream) {
   return launch(kernel, grid, block, args, shared, stream);
@@ -113,6 +116,7 @@ CENOTE_RT int __cudaLaunchKernel_ptsz(void* kernel, Dim3 grid, Dim3 block, void*
                                       Stream stream) {
   return launch(kernel, grid, block, args, shared, or_per_thread(stream));
 }
+// NOLINTEND(bugprone-reserved-identifier)
 CENOTE_RT int cudaLaunchKernelExC(const LaunchConfigC* config, const void* symbol, void** args) {
   if (config == nullptr) return remember(invalid_value);
   return launch_ex(config, symbol, args, config->stream);

@@ -14,6 +14,8 @@ namespace {
 const Stream per_thread_stream = reinterpret_cast<Stream>(2);  // CU_STREAM_PER_THREAD
 
 DevicePtr device(const void* pointer) { return reinterpret_cast<DevicePtr>(pointer); }
+// NOLINTNEXTLINE(performance-no-int-to-ptr): the driver has addresses as numbers, its callers as pointers
+void* pointer_to(DevicePtr address) { return reinterpret_cast<void*>(address); }
 
 /// memory_type of a pointer as the driver knows it; unregistered host memory is an error there.
 int type_of(const void* pointer) {
@@ -80,7 +82,7 @@ int place(const void* symbol, std::size_t bytes, std::size_t offset, void** addr
   std::size_t size = 0;
   CENOTE_RT_TRY(Runtime::get().variable(symbol, &base, &size));
   if (offset > size || bytes > size - offset) return remember(invalid_value);
-  *address = reinterpret_cast<void*>(base + offset);
+  *address = pointer_to(base + offset);
   return success;
 }
 
@@ -105,7 +107,7 @@ CENOTE_RT int cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes == 0) return success;
   DevicePtr address = 0;
   CENOTE_RT_TRY(Runtime::get().driver().mem_alloc(&address, bytes));
-  *pointer = reinterpret_cast<void*>(address);
+  *pointer = pointer_to(address);
   return success;
 }
 
@@ -276,7 +278,7 @@ CENOTE_RT int cudaIpcOpenMemHandle(void** pointer, cuda::IpcMemHandle handle, un
   CENOTE_RT_TRY(Runtime::get().enter());
   DevicePtr address = 0;
   CENOTE_RT_TRY(Runtime::get().driver().ipc_open_mem_handle(&address, handle, flags));
-  *pointer = reinterpret_cast<void*>(address);
+  *pointer = pointer_to(address);
   return success;
 }
 CENOTE_RT int cudaIpcCloseMemHandle(void* pointer) {

@@ -16,10 +16,7 @@ thread_local ThreadState thread_state;
 
 }  // namespace
 
-int remember(int error) {
-  if (error != success) thread_state.last_error = error;
-  return error;
-}
+void set_last_error(int error) { thread_state.last_error = error; }
 int take_last_error() { return std::exchange(thread_state.last_error, success); }
 int peek_last_error() { return thread_state.last_error; }
 

@@ -78,8 +78,12 @@ class Runtime {
   std::unordered_map<const void*, Variable> variables_;
 };
 
+void set_last_error(int error);
 /// Remembers `error` for cudaGetLastError when it is one, and returns it.
-int remember(int error);
+inline int remember(int error) {
+  if (error != success) set_last_error(error);
+  return error;
+}
 inline int remember(cuda::Status status) { return remember(static_cast<int>(status)); }
 int take_last_error();
 int peek_last_error();
