@@ -70,7 +70,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"verbs.service_level", SettingType::unsigned_integer, "0", "0..15", "", "InfiniBand service level"},
     {"verbs.traffic_class", SettingType::unsigned_integer, "0", "0..255", "", "RoCE traffic class: DSCP and ECN bits"},
     {"verbs.timeout", SettingType::unsigned_integer, "14", "1..31", "", "how long a card waits for an acknowledgement: 4.096 us * 2^this; 14 = 67 ms"},
-    {"verbs.retries", SettingType::unsigned_integer, "7", "0..7", "", "how often a card repeats what was not acknowledged"},
+    {"verbs.retries", SettingType::unsigned_integer, "6", "0..7", "", "how often a card repeats what was not acknowledged, before the rail counts as dead (Soft-RoCE takes 7 as for ever)"},
     {"verbs.relaxed_ordering", SettingType::boolean, "true", "", "", "let cards write into regions in any order, where they and the processor know how"},
     {"ucx.tls", SettingType::text, "all", "", "", "transports of UCX that ucx may use, as in its UCX_TLS: all, or tcp, or rc,self"},
     {"wait.spin", SettingType::duration, "20us", "0us..1s", "", "how long a waiter polls before it sleeps in the kernel"},

@@ -32,3 +32,5 @@ cenote_test(scripted_verbs_test
   USES scripted_verbs LABELS unit nogrpc TIMEOUT 120)
 cenote_test(transports_verbs_test SOURCES ${conformance} unit/transports/verbs/kinds.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
+cenote_test(transports_recovery_test SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/kinds.cpp
+  USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)

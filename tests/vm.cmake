@@ -23,3 +23,5 @@ cenote_test(vm_verbs_test SOURCES
 cenote_test(vm_verbs_death_test SOURCES
     multi/transports/death_test.cpp multi/transports/farewell_test.cpp vm/verbs_kinds.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
+cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp vm/verbs_kinds.cpp
+  USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)

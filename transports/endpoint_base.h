@@ -41,10 +41,10 @@ class EndpointBase : public Endpoint {
     for (; count < out.size() && !done_.empty(); ++count) {
       const Done done = done_.pop();
       out[count].tag = done.tag;
-      if (done.failed) [[unlikely]] {
-        out[count].error = *failure_;
-      } else {
+      if (done.how == How::done) [[likely]] {
         out[count].error.reset();
+      } else {
+        out[count].error = done.how == How::failed ? *failure_ : unknown_outcome();
       }
     }
     return count;
@@ -56,9 +56,11 @@ class EndpointBase : public Endpoint {
   [[nodiscard]] const std::string& peer_name() const final { return peer_name_; }
 
  protected:
+  /// unknown: it may have been done or not, and the endpoint goes on.
+  enum class How : std::uint8_t { done, failed, unknown };
   struct Done {
     std::uint64_t tag = 0;
-    bool failed = false;
+    How how = How::done;
   };
   /// The failure that every later call returns. Only where failure_ is set.
   [[nodiscard]] tl::unexpected<Error> failed() const { return fail(*failure_); }
@@ -67,8 +69,16 @@ class EndpointBase : public Endpoint {
                     .with(peer_name_)
                     .fix("progress, poll, then try again"));
   }
-  void finish(std::uint64_t tag) { done_.push({tag, false}); }
-  void finish_failed(std::uint64_t tag) { done_.push({tag, true}); }
+  void finish(std::uint64_t tag) { done_.push({tag, How::done}); }
+  void finish_failed(std::uint64_t tag) { done_.push({tag, How::failed}); }
+  void finish_unknown(std::uint64_t tag) { done_.push({tag, How::unknown}); }
+  [[nodiscard]] Error unknown_outcome() const {
+    return {ErrorCode::peer_failed,
+            "atomic add",
+            "outcome unknown: the way to the peer was lost before its answer came",
+            {},
+            peer_name_};
+  }
 
   std::unique_ptr<const Error> failure_;
   RingQueue<Done> done_;

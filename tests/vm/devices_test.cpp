@@ -63,7 +63,7 @@ int queue_figure(const std::string& device, const std::string& name) {
 }
 
 TEST_F(Devices, TwoPortsAreActiveWithALinkLocalAndAnIpv4Gid) {
-  ASSERT_EQ(environment().devices.size(), 2U);
+  ASSERT_GE(environment().devices.size(), 2U);
   for (std::size_t k = 0; k < 2; ++k) {
     const Device device = open_device(environment().devices[k]);
     ibv_port_attr port{};

@@ -7,7 +7,10 @@ namespace cenote::transport::test {
 
 std::vector<Kind> kinds() {
   if (!cenote::test::vm::environment().inside) return {};
-  return {{"verbs", [] { return make_verbs_transport(); }, {}, 1000, 8}};
+  VerbsOptions options;
+  options.devices = {"rxe0", "rxe1"};
+  return {{"verbs", [options] { return make_verbs_transport(options); },
+           [options](FabricOptions& fabric) { fabric.verbs = options; }, 1000, 8}};
 }
 
 }  // namespace cenote::transport::test

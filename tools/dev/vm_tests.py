@@ -89,7 +89,7 @@ def boot(label, chosen, results):
     plan = results / f"{label}.plan"
     plan.write_text(json.dumps(chosen))
     limit = BOOT_SECONDS + sum(test[3] + 30 for test, _ in chosen)
-    ended = subprocess.run([TOOL, how, *(["--plain"] if how == "run2" else []), "--rw", results, "--timeout", str(limit), "--",
+    ended = subprocess.run([TOOL, how, *(["--plain"] if how == "run2" else ["--devices", "4"]), "--rw", results, "--timeout", str(limit), "--",
                             "python3", "-B", pathlib.Path(run_tests.__file__), "--follow", plan, "--results", results])
     bad = 0
     for test, gtest_filter in chosen:

@@ -31,7 +31,7 @@ void VerbsEndpoint::say_ports() {
   Writer note;
   note.put(static_cast<std::uint8_t>(core_->ports().size()));
   for (const Port& port : core_->ports()) port.pack(note);
-  side_->post(static_cast<std::uint8_t>(Note::ports), note.bytes());
+  say(Note::ports, note);
   stage_ = Stage::exchanging;
 }
 
@@ -55,16 +55,13 @@ bool VerbsEndpoint::read() {
     ending_ = std::make_unique<Error>(std::move(got).error());
     ending_round_ = core_->round();
   }
-  ending_events_ = events_received_;
+  ending_events_ = 0;
   core_->happened = true;
   return true;
 }
 
 Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::byte> body) {
-  if (stage_ == Stage::meeting) {
-    // It has been let in and speaks already.
-    say_ports();
-  }
+  if (stage_ == Stage::meeting) say_ports();  // it has been let in and speaks already
   Reader in(body);
   switch (static_cast<Note>(type)) {
     case Note::ports:
@@ -78,6 +75,16 @@ Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::by
     case Note::farewell:
       take_farewell(in);
       return {};
+    case Note::gone:
+      return take_gone(in);
+    case Note::revive:
+      return take_revive(in);
+    case Note::revived:
+      return take_revived(in);
+    case Note::up:
+      return take_up(in);
+    case Note::not_up:
+      return take_not_up(in);
   }
   return nonsense("a note that no transport sends");
 }
@@ -119,16 +126,24 @@ Result<void> VerbsEndpoint::begin_attempt() {
     lane.mine_done = lane.proved || attempt_ >= lane.candidates.size();
     lane.mine_ok = lane.proved;
     if (!lane.mine_done) {
-      CENOTE_ASSIGN(lane.rail, core_->make_rail(*this, lane.mine));
-      offer.queue_pair = lane.rail->queue_pair();
-      offer.packet_sequence = lane.rail->packet_sequence();
-      offer.probe = reinterpret_cast<std::uintptr_t>(core_->probe_memory->data);
-      offer.probe_key = core_->probe_memory->regions[lane.mine]->rkey;
+      lane.candidate = attempt_;
+      CENOTE_ASSIGN(offer, make_offer(lane));
     }
     offer.pack(note);
   }
-  side_->post(static_cast<std::uint8_t>(Note::offer), note.bytes());
+  say(Note::offer, note);
   return {};
+}
+
+Result<RailOffer> VerbsEndpoint::make_offer(Lane& lane) {
+  CENOTE_ASSIGN(lane.rail, core_->make_rail(*this, lane.mine));
+  lane.rail->lane = static_cast<std::size_t>(&lane - lanes_.data());
+  RailOffer offer;
+  offer.queue_pair = lane.rail->queue_pair();
+  offer.packet_sequence = lane.rail->packet_sequence();
+  offer.probe = reinterpret_cast<std::uintptr_t>(core_->probe_memory->data);
+  offer.probe_key = core_->probe_memory->regions[lane.mine]->rkey;
+  return offer;
 }
 
 Result<void> VerbsEndpoint::take_offer(Reader& in) {
@@ -143,14 +158,14 @@ Result<void> VerbsEndpoint::take_offer(Reader& in) {
         lane.rail->connect(lane.offer, their_ports_[lane.theirs], lane.candidates[attempt_], core_->options);
     if (connected) continue;
     lane.mine_done = true;
-    lane.why_not = connected.error().message();
+    lane.why = connected.error().message();
   }
   if (!in.finished()) return nonsense("an offer that ends too early or too late");
   offer_taken_ = true;
   stage_ = Stage::proving;
   Writer note;
   note.put(attempt_);
-  side_->post(static_cast<std::uint8_t>(Note::primed), note.bytes());
+  say(Note::primed, note);
   return {};
 }
 
@@ -160,32 +175,46 @@ Result<void> VerbsEndpoint::take_primed(Reader& in) {
   primed_taken_ = true;
   for (Lane& lane : lanes_) {
     if (lane.mine_done) continue;
-    Work work;
-    work.local = &core_->probe_word;
-    work.length = sizeof core_->probe_word;
-    work.lkey = core_->probe_memory->regions[lane.mine]->lkey;
-    work.remote = lane.offer.probe;
-    work.rkey = lane.offer.probe_key;
-    Sent sent;
-    sent.purpose = Purpose::probe;
-    if (auto posted = lane.rail->post(work, sent); !posted) {
+    if (auto posted = probe(lane); !posted) {
       lane.mine_done = true;
-      lane.why_not = posted.error().message();
+      lane.why = posted.error().message();
     }
   }
   say_proved();
   return {};
 }
 
-void VerbsEndpoint::probe_done(Rail& rail, ibv_wc_status status) {
-  for (Lane& lane : lanes_) {
-    if (lane.rail.get() != &rail || lane.mine_done) continue;
+Result<void> VerbsEndpoint::probe(Lane& lane) {
+  Work work;
+  work.local = &core_->probe_word;
+  work.length = sizeof core_->probe_word;
+  work.lkey = core_->probe_memory->regions[lane.mine]->lkey;
+  work.remote = lane.offer.probe;
+  work.rkey = lane.offer.probe_key;
+  Piece piece;
+  piece.purpose = Purpose::probe;
+  return lane.rail->post(work, piece);
+}
+
+void VerbsEndpoint::probe_done(Lane& lane, ibv_wc_status status) {
+  const bool acknowledged = status == IBV_WC_SUCCESS;
+  const std::string what = lane.rail->text() + ": " + explain(status);
+  if (lane.state == Lane::State::reviving) {
+    Writer note;
+    note.put(static_cast<std::uint8_t>(&lane - lanes_.data()));
+    if (acknowledged) {
+      lane_is_up(lane);
+    } else {
+      revival_failed(lane, what);
+    }
+    say(acknowledged ? Note::up : Note::not_up, note);
+  } else if (!lane.mine_done) {
     lane.mine_done = true;
-    lane.mine_ok = status == IBV_WC_SUCCESS;
-    if (!lane.mine_ok) lane.why_not = rail.text() + ": " + explain(status);
+    lane.mine_ok = acknowledged;
+    if (!acknowledged) lane.why = what;
+    say_proved();
   }
-  say_proved();
-  (void)side_->flush();
+  if (side_) (void)side_->flush();
 }
 
 void VerbsEndpoint::say_proved() {
@@ -196,7 +225,7 @@ void VerbsEndpoint::say_proved() {
   Writer note;
   note.put(attempt_).put(static_cast<std::uint8_t>(lanes_.size()));
   for (const Lane& lane : lanes_) note.put(static_cast<std::uint8_t>(lane.mine_ok ? 1 : 0));
-  side_->post(static_cast<std::uint8_t>(Note::proved), note.bytes());
+  say(Note::proved, note);
   if (!theirs_proved_) return;
   if (auto settled = settle(*theirs_proved_); !settled) break_with(std::move(settled).error());
 }
@@ -220,8 +249,8 @@ Result<void> VerbsEndpoint::settle(const std::vector<bool>& theirs) {
     if (lane.proved) continue;
     lane.proved = lane.mine_ok && theirs[i];
     if (lane.proved) continue;
-    if (lane.mine_ok) lane.why_not = lane.rail->text() + ": the peer's write was not acknowledged";
-    core_->log_debug("rail to " + peer_name_ + " not proved: " + lane.why_not);
+    if (lane.mine_ok) lane.why = lane.rail->text() + ": the peer's write was not acknowledged";
+    core_->log_debug("rail to " + peer_name_ + " not proved: " + lane.why);
     if (lane.rail) core_->forget(*lane.rail);
     lane.rail.reset();
     another = another || std::size_t{attempt_} + 1 < lane.candidates.size();
@@ -230,26 +259,36 @@ Result<void> VerbsEndpoint::settle(const std::vector<bool>& theirs) {
     ++attempt_;
     return begin_attempt();
   }
-  std::string why;
-  for (const Lane& lane : lanes_) {
-    if (!lane.proved) why += (why.empty() ? "" : "; ") + lane.why_not;
+  const bool any = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.proved; });
+  if (any) {
+    become_ready();
+    return {};
   }
-  std::erase_if(lanes_, [](const Lane& lane) { return !lane.proved; });
-  if (lanes_.empty())
-    return fail(Error{ErrorCode::peer_failed, "connect over verbs", "no rail carries a write: " + why}.fix(
-        "look at the ports, their GIDs and the network between them: rdma link, ip address, ping"));
-  become_ready();
-  return {};
+  std::string why;
+  for (const Lane& lane : lanes_) why += (why.empty() ? "" : "; ") + lane.why;
+  return fail(Error{ErrorCode::peer_failed, "connect over verbs", "no rail carries a write: " + why}.fix(
+      "look at the ports, their GIDs and the network between them: rdma link, ip address, ping"));
 }
 
+// A rail that could not be proved is one that was lost: it may be revived.
 void VerbsEndpoint::become_ready() {
   stage_ = Stage::ready;
-  for (const Lane& lane : lanes_) core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text());
+  for (Lane& lane : lanes_) {
+    if (lane.proved) {
+      lane.state = Lane::State::alive;
+      core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text());
+    } else {
+      lane.candidate = 0;
+      lane.state = Lane::State::gone;
+      lane.retry_at = Clock::now() + lane.pause;
+      unwell_ = true;
+    }
+  }
   core_->happened = true;
 }
 
 void VerbsEndpoint::take_farewell(Reader& in) {
-  const auto events = in.get<std::uint32_t>();
+  const auto events = in.get<std::uint64_t>();
   const auto reason = in.raw(in.left());
   if (ending_ || in.bad()) return;
   ending_ = std::make_unique<Error>(farewell_error(reason));
@@ -261,20 +300,9 @@ void VerbsEndpoint::take_farewell(Reader& in) {
 // A farewell comes another way than what was put and sent before it, and may overtake that.
 bool VerbsEndpoint::finish_ending(bool dry) {
   if (!ending_ || failure_ || !dry || core_->round() <= ending_round_) return false;
-  if (static_cast<std::int32_t>(events_received_ - ending_events_) < 0) return false;
+  if (order_.delivered() < ending_events_) return false;
   break_with(Error(*ending_), false);
   return true;
-}
-
-void VerbsEndpoint::queue_pair_failed(std::uint32_t queue_pair, const std::string& what) {
-  if (failure_ || ending_) return;
-  const bool ours = std::any_of(lanes_.begin(), lanes_.end(), [queue_pair](const Lane& lane) {
-    return lane.rail && lane.rail->queue_pair() == queue_pair;
-  });
-  if (!ours) return;
-  (void)read();
-  if (failure_ || ending_) return;
-  break_with(Error{ErrorCode::protocol_error, "serve the peer's writes", what});
 }
 
 }  // namespace cenote::transport::verbs

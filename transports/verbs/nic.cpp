@@ -179,6 +179,12 @@ Result<void> Nic::request_wakeup() {
   return {};
 }
 
+std::string Nic::state_in_words() const {
+  ibv_port_attr attributes{};
+  if (api.query_port(context.get(), port_number, &attributes) != 0) return "not to be asked any more";
+  return state_name(attributes.state);
+}
+
 void Nic::take_wakeups() {
   ibv_cq* which = nullptr;
   void* user = nullptr;

@@ -19,9 +19,10 @@ class Rail;
 inline constexpr std::size_t max_message = 8192;
 /// Begins every message on the wire.
 struct MessageHead {
-  std::uint32_t sequence = 0;  ///< of the endpoint's events
+  std::uint32_t number = 0;  ///< of the endpoint's events
   std::uint8_t type = 0;
-  std::uint8_t zero[3]{};
+  std::uint8_t parts = 1;
+  std::uint8_t zero[2]{};
   std::uint64_t value = 0;
 };
 inline constexpr std::size_t slot_size = max_message + sizeof(MessageHead);
@@ -74,6 +75,8 @@ class Nic {
 
   /// Wakes the sleeper at the next completion.
   Result<void> request_wakeup();
+  /// "ACTIVE", "DOWN" ..., asked now.
+  [[nodiscard]] std::string state_in_words() const;
   /// Takes the wake-ups that have come.
   void take_wakeups();
 

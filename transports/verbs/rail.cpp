@@ -113,7 +113,7 @@ Result<void> Rail::connect(const RailOffer& offer, const Port& theirs, const Gid
                 "RTS");
 }
 
-Result<void> Rail::post(const Work& work, const Sent& sent, bool signaled) {
+Result<void> Rail::post(const Work& work, const Piece& piece, bool signaled) {
   ibv_sge part;
   part.addr = reinterpret_cast<std::uintptr_t>(work.local);
   part.length = work.length;
@@ -142,7 +142,7 @@ Result<void> Rail::post(const Work& work, const Sent& sent, bool signaled) {
     return fail(cenote::system_error("post to the card", failed).on(nic_.port.name));
   posted_ = number;
   --nic_.send_room;
-  sent_.push(sent);
+  sent_.push(piece);
   if (signaled) {
     asked_ = number;
     unsignaled_ = 0;
@@ -152,10 +152,10 @@ Result<void> Rail::post(const Work& work, const Sent& sent, bool signaled) {
 
 Result<void> Rail::poke() {
   if (posted_ == finished_ || asked_ != finished_) return {};
-  return post(Work{}, Sent{}, true);
+  return post(Work{}, Piece{}, true);
 }
 
-Sent Rail::take_oldest() {
+Piece Rail::take_oldest() {
   ++finished_;
   ++nic_.send_room;
   return sent_.pop();

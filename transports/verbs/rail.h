@@ -13,17 +13,29 @@ namespace cenote::transport::verbs {
 class VerbsEndpoint;
 
 /// What a work request was for.
-enum class Purpose : std::uint8_t { put, get, atomic, message, probe, quiet };
-struct Sent {
+enum class Purpose : std::uint8_t { put, get, atomic, message, part, probe, quiet };
+
+/// One work request's worth of an operation: enough to post it, on this rail or, should this one die, on
+/// another, and to finish it.
+struct Piece {
   Purpose purpose = Purpose::quiet;
-  bool last = true;           ///< of its operation
-  bool event = false;         ///< a signal or a message
-  bool borrows = false;       ///< the card reads or writes the caller's memory
-  std::uint32_t block = ~0U;  ///< of Blocks, given back when it is done
-  std::uint32_t length = 0;   ///< of what a get copies out of the block
-  std::uint64_t tag = 0;
-  void* to = nullptr;      ///< where a get or an atomic copies it
-  std::uint64_t loan = 0;  ///< memory registered for this operation only; 0: none
+  std::uint8_t parts = 0;         ///< of the event it is a part of; 0: of none
+  std::uint8_t slot = 0;          ///< the event's signal, or message_slot
+  bool again = false;             ///< replayed: counted already
+  bool borrows = false;           ///< the card reads or writes the caller's memory
+  std::uint32_t event = 0;        ///< its number
+  std::uint32_t part_number = 0;  ///< counts the parts of this rail
+  std::uint32_t length = 0;
+  std::uint32_t key = 0;          ///< of the peer's memory, among the endpoint's keys
+  std::uint32_t block = ~0U;      ///< of Blocks, given back when it is done
+  std::uint32_t operation = ~0U;  ///< of the endpoint's operations of several pieces; ~0: it is all of its
+  std::uint64_t tag = 0;          ///< where it is all of its operation
+  std::byte* local = nullptr;     ///< here
+  void* to = nullptr;             ///< where a get or an atomic copies what came into its block
+  std::uint64_t remote = 0;       ///< there
+  std::uint64_t add = 0;
+
+  [[nodiscard]] bool writes() const { return purpose == Purpose::put && length != 0; }
 };
 
 struct Work {
@@ -73,15 +85,24 @@ class Rail {
   [[nodiscard]] bool has_room() const { return sent_.size() + 2 < depth_ && nic_.send_room > 2; }
   [[nodiscard]] std::uint32_t max_inline() const { return max_inline_; }
   /// Where has_room(). Errors: system_error.
-  Result<void> post(const Work& work, const Sent& sent) { return post(work, sent, needs_completion(work)); }
+  Result<void> post(const Work& work, const Piece& piece) {
+    return post(work, piece, needs_completion(work));
+  }
   /// Asks for a completion where some are under way that none would tell of.
   Result<void> poke();
   /// What is under way, oldest first; then nothing is.
-  Sent take_oldest();
+  Piece take_oldest();
 
   template <class Function>
   void each_under_way(const Function& function) {
     for (std::size_t i = 0; i < sent_.size(); ++i) function(sent_[i]);
+  }
+  template <class Function>
+  [[nodiscard]] bool any_under_way(const Function& function) {
+    for (std::size_t i = 0; i < sent_.size(); ++i) {
+      if (function(sent_[i])) return true;
+    }
+    return false;
   }
   /// The number of the latest that is done.
   [[nodiscard]] std::uint32_t finished() const { return finished_; }
@@ -91,6 +112,7 @@ class Rail {
   [[nodiscard]] std::uint32_t packet_sequence() const { return packet_sequence_; }
   [[nodiscard]] std::size_t nic_index() const { return nic_index_; }
   [[nodiscard]] Nic& nic() const { return nic_; }
+  std::size_t lane = 0;  ///< its place among its endpoint's
   /// Null: its endpoint has ended, and it only finishes what is under way.
   [[nodiscard]] VerbsEndpoint* owner() const { return owner_; }
   void disown() { owner_ = nullptr; }
@@ -104,7 +126,7 @@ class Rail {
   [[nodiscard]] bool needs_completion(const Work& work) {
     return sent_.size() < quiet_ || work.length > large_ || ++unsignaled_ >= moderation_;
   }
-  Result<void> post(const Work& work, const Sent& sent, bool signaled);
+  Result<void> post(const Work& work, const Piece& piece, bool signaled);
 
   static constexpr std::uint32_t quiet_ = 4, moderation_ = 16, large_ = 8192;
   Nic& nic_;
@@ -116,7 +138,7 @@ class Rail {
   std::uint32_t posted_ = 0;      ///< number of the latest; they count from 1, modulo 2^32
   std::uint32_t asked_ = 0;       ///< the latest that asked
   std::uint32_t finished_ = 0;    ///< the latest that is done
-  RingQueue<Sent> sent_;
+  RingQueue<Piece> sent_;
   Owned<ibv_qp> qp_;
   std::string gids_;
 };

@@ -22,6 +22,7 @@ struct VerbsKey {
   std::uint64_t base = 0;                        ///< address there
   std::uint64_t size = 0;
 
+  bool operator==(const VerbsKey& other) const { return std::memcmp(this, &other, sizeof other) == 0; }
   [[nodiscard]] RemoteKey pack() const {
     RemoteKey key;
     std::memcpy(key.bytes.data(), this, sizeof *this);

@@ -33,7 +33,7 @@ struct VerbsOptions {
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;        ///< of RoCE: DSCP and ECN
   std::uint8_t timeout = 14;             ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
-  std::uint8_t retries = 7;              ///< before the peer counts as unreachable
+  std::uint8_t retries = 6;              ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
   std::uint32_t queue_depth = 256;       ///< work requests that a queue pair holds
   std::uint32_t receives = 1024;         ///< buffers of the shared receive queue of each port
   bool relaxed_ordering = true;          ///< of writes into regions, where card and kernel know it

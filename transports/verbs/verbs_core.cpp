@@ -157,7 +157,7 @@ void VerbsCore::sent(const ibv_wc& completion) {
     return endpoint->sent_until(*rail, number, completion.status);
   // Last words. One that failed takes the others with it.
   while (!rail->idle() && (completion.status != IBV_WC_SUCCESS || rail->finished() != number)) {
-    if (const Sent gone = rail->take_oldest(); gone.block != Blocks::none) blocks.give(gone.block);
+    if (const Piece gone = rail->take_oldest(); gone.block != Blocks::none) blocks.give(gone.block);
   }
 }
 
@@ -166,16 +166,13 @@ void VerbsCore::received(Nic& nic, const ibv_wc& completion) {
   if (completion.status == IBV_WC_SUCCESS) {
     const auto found = nic.rails.find(completion.qp_num);
     if (found != nic.rails.end() && found->second->owner() != nullptr)
-      found->second->owner()->arrived(completion, nic.slot(slot));
+      found->second->owner()->arrived(*found->second, completion, nic.slot(slot));
   }
   nic.free_slot(slot);
 }
 
 void VerbsCore::fail_all(const Nic& nic, const std::string& cause) {
-  for (VerbsEndpoint* endpoint : endpoints) {
-    if (endpoint->uses(nic))
-      endpoint->break_with(Error{ErrorCode::system_error, "use device", cause}.on(nic.port.name));
-  }
+  for (VerbsEndpoint* endpoint : endpoints) endpoint->nic_failed(nic, cause);
 }
 
 bool VerbsCore::progress() {
@@ -193,8 +190,9 @@ bool VerbsCore::progress() {
     ending = ending || endpoint->is_ending();
   }
   if (look_soon || ending || reception.due()) any = look() || any;
-  if (ending) {
-    for (VerbsEndpoint* endpoint : endpoints) any = endpoint->finish_ending(dry) || any;
+  for (VerbsEndpoint* endpoint : endpoints) {
+    any = endpoint->retire_rails(dry) || any;
+    if (ending) any = endpoint->finish_ending(dry) || any;
   }
   if (!partings_.empty()) any = proceed_partings() || any;
   return std::exchange(happened, false) || any;
@@ -245,9 +243,11 @@ void VerbsCore::take_async_events(Nic& nic) {
         break;
       case IBV_EVENT_PORT_ERR:
         log_debug(nic.port.name + " is down (PORT_ERR)");
+        fail_all(nic, "this side's port went down (PORT_ERR)");
         break;
       case IBV_EVENT_PORT_ACTIVE:
         log_debug(nic.port.name + " is up again (PORT_ACTIVE)");
+        for (VerbsEndpoint* endpoint : endpoints) endpoint->nic_is_up(nic);
         break;
       default:
         log_debug(nic.port.name + ": event " + std::to_string(type));
@@ -294,7 +294,7 @@ bool VerbsCore::proceed_parting(Parting& parting, bool hung_up) {
 void VerbsCore::end_parting(Parting& parting) {
   for (const auto& rail : parting.rails) {
     while (!rail->idle()) {
-      if (const Sent gone = rail->take_oldest(); gone.block != Blocks::none) blocks.give(gone.block);
+      if (const Piece gone = rail->take_oldest(); gone.block != Blocks::none) blocks.give(gone.block);
     }
     forget(*rail);
   }

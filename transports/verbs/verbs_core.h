@@ -28,7 +28,12 @@ enum class Note : std::uint8_t {
   offer,      ///< u8 attempt, u8 count, RailOffers
   primed,     ///< u8 attempt: the queue pairs of the offers are connected
   proved,     ///< u8 attempt, u8 count, u8 each: whether a write over it was acknowledged
-  farewell,   ///< u32 events that still arrive or have arrived, the reason
+  farewell,   ///< u64 events that still arrive or have arrived (0: what has arrived), the reason
+  gone,       ///< u8 lane, u32 parts of events that came over it: its rail is down, nothing can land any more
+  revive,     ///< u8 lane, RailOffer: a new rail for it
+  revived,    ///< u8 lane, RailOffer: the answer, connected
+  up,         ///< u8 lane: a write over it was acknowledged
+  not_up,     ///< u8 lane: it could not be revived
 };
 
 /// A connection whose endpoint has ended, while its last words leave.

@@ -6,6 +6,7 @@
 namespace cenote::transport::verbs {
 namespace {
 
+constexpr std::size_t most_keys = 4096;
 constexpr std::size_t reserved_blocks = 32;  // messages that wait leave as many to what is in front of them
 
 Error error_of(ibv_wc_status status, const Rail& rail) {
@@ -18,6 +19,12 @@ Error error_of(ibv_wc_status status, const Rail& rail) {
   error.device = rail.text();
   error.native = static_cast<int>(status);
   return error;
+}
+
+/// Whether another rail may succeed where this one failed.
+bool is_of_the_rail(ibv_wc_status status) {
+  return status != IBV_WC_REM_ACCESS_ERR && status != IBV_WC_REM_INV_REQ_ERR &&
+         status != IBV_WC_LOC_PROT_ERR && status != IBV_WC_LOC_LEN_ERR && status != IBV_WC_REM_OP_ERR;
 }
 
 }  // namespace
@@ -66,7 +73,12 @@ void VerbsEndpoint::adopt(std::uint64_t serial, SideGuest guest) {
 }
 
 void VerbsEndpoint::tick() {
-  if (failure_ || stage_ == Stage::ready || !deadline_.passed()) return;
+  if (failure_) return;
+  if (stage_ == Stage::ready) {
+    if (unwell_) revive_lanes();
+    return;
+  }
+  if (!deadline_.passed()) return;
   const char* cause = "the peer has not answered";
   if (stage_ == Stage::meeting && side_->waiting()) cause = "the peer has not dialed";
   if (stage_ == Stage::proving) cause = "no write over the rails was acknowledged";
@@ -89,8 +101,24 @@ Result<void> VerbsEndpoint::check(const RemoteSlice& slice, std::uint64_t length
     return failed();
   }
   request.remote = key.base + slice.offset;
-  request.rkeys = key.rkeys;
+  request.key = key_index(key);
   return done();
+}
+
+// A piece may have to be posted anew, over a rail with another key: keys are kept, each once.
+std::uint32_t VerbsEndpoint::key_index(const VerbsKey& key) {
+  if (latest_key_ < keys_.size() && keys_[latest_key_] == key) [[likely]]
+    return latest_key_;
+  if (keys_.size() >= most_keys && operations_ == 0) {
+    keys_.clear();
+    key_of_region_.clear();
+  }
+  const auto found = key_of_region_.find(key.region);
+  if (found != key_of_region_.end() && keys_[found->second] == key) return latest_key_ = found->second;
+  latest_key_ = static_cast<std::uint32_t>(keys_.size());
+  keys_.push_back(key);
+  key_of_region_[key.region] = latest_key_;
+  return latest_key_;
 }
 
 Result<void> VerbsEndpoint::put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
@@ -104,7 +132,7 @@ Result<void> VerbsEndpoint::put(std::span<const std::byte> src, RemoteSlice dst,
   Request request;
   CENOTE_TRY(check(dst, src.size(), "put", request));
   request.signal = signal;
-  request.from = src.data();
+  request.local = const_cast<std::byte*>(src.data());  // only read
   request.size = src.size();
   request.tag = tag;
   ++stats_.puts;
@@ -125,7 +153,7 @@ Result<void> VerbsEndpoint::get(std::span<std::byte> dst, RemoteSlice src, std::
   Request request;
   CENOTE_TRY(check(src, dst.size(), "get", request));
   request.kind = Kind::get;
-  request.to = dst.data();
+  request.local = dst.data();
   request.size = dst.size();
   request.tag = tag;
   ++stats_.gets;
@@ -189,164 +217,6 @@ void VerbsEndpoint::submit(Request& request) {
   core_->happened = true;
 }
 
-Result<bool> VerbsEndpoint::issue(Request& request) {
-  switch (request.kind) {
-    case Kind::put:
-      return issue_put(request);
-    case Kind::get:
-      return issue_get(request);
-    case Kind::atomic:
-      return issue_atomic(request);
-    default:
-      return issue_message(request);
-  }
-}
-
-std::uint32_t VerbsEndpoint::next_immediate(std::uint32_t slot) {
-  return (slot << sequence_bits) | (++events_sent_ & sequence_mask);
-}
-
-/// Registers memory that lies in no region, for as long as the operation lasts.
-Result<bool> VerbsEndpoint::lend(Request& request, unsigned access) {
-  if (request.loan != 0) return true;
-  auto* memory = request.to != nullptr ? request.to : const_cast<std::byte*>(request.from);
-  CENOTE_ASSIGN(auto registered, core_->registrations->make(memory, request.size, access));
-  request.loan = next_loan_++;
-  loans_.emplace(request.loan, std::move(registered));
-  return true;
-}
-
-Result<bool> VerbsEndpoint::issue_put(Request& request) {
-  Rail& rail = lead();
-  const std::size_t nic = rail.nic_index();
-  do {
-    if (!rail.has_room()) return false;
-    const std::size_t left = request.size - request.posted;
-    Work work;
-    Sent sent;
-    work.length = static_cast<std::uint32_t>(std::min<std::size_t>(left, rail.nic().max_chunk));
-    work.local = request.from + request.posted;
-    if (work.length <= rail.max_inline()) {
-      work.inlined = true;
-    } else if (const Registered* region = core_->registrations->find(work.local, work.length)) {
-      work.lkey = region->regions[nic]->lkey;
-      sent.borrows = true;
-    } else if (request.size <= Blocks::size) {
-      sent.block = core_->blocks.take();
-      if (sent.block == Blocks::none) return false;
-      std::memcpy(core_->blocks.at(sent.block), work.local, work.length);
-      work.local = core_->blocks.at(sent.block);
-      work.lkey = core_->blocks.lkey(nic);
-    } else {
-      CENOTE_TRY(lend(request, 0));
-      work.lkey = loans_[request.loan]->regions[nic]->lkey;
-      sent.borrows = true;
-      sent.loan = request.loan;
-    }
-    work.remote = request.remote + request.posted;
-    work.rkey = request.rkeys[lanes_.front().theirs];
-    sent.purpose = Purpose::put;
-    sent.last = work.length == left;
-    sent.tag = request.tag;
-    if (sent.last && request.signal != no_signal) {
-      work.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-      work.immediate = next_immediate(request.signal);
-      sent.event = true;
-    }
-    if (sent.borrows) ++borrowed_;
-    CENOTE_TRY(rail.post(work, sent));
-    request.posted += work.length;
-  } while (request.posted < request.size);
-  return true;
-}
-
-Result<bool> VerbsEndpoint::issue_get(Request& request) {
-  Rail& rail = lead();
-  const std::size_t nic = rail.nic_index();
-  while (request.posted < request.size) {
-    if (!rail.has_room()) return false;
-    const std::size_t left = request.size - request.posted;
-    Work work;
-    Sent sent;
-    work.opcode = IBV_WR_RDMA_READ;
-    work.length = static_cast<std::uint32_t>(std::min<std::size_t>(left, rail.nic().max_chunk));
-    work.local = request.to + request.posted;
-    if (const Registered* region = core_->registrations->find(work.local, work.length)) {
-      work.lkey = region->regions[nic]->lkey;
-      sent.borrows = true;
-    } else if (request.size <= Blocks::size) {
-      sent.block = core_->blocks.take();
-      if (sent.block == Blocks::none) return false;
-      sent.to = request.to;
-      work.local = core_->blocks.at(sent.block);
-      work.lkey = core_->blocks.lkey(nic);
-    } else {
-      CENOTE_TRY(lend(request, IBV_ACCESS_LOCAL_WRITE));
-      work.lkey = loans_[request.loan]->regions[nic]->lkey;
-      sent.borrows = true;
-      sent.loan = request.loan;
-    }
-    work.remote = request.remote + request.posted;
-    work.rkey = request.rkeys[lanes_.front().theirs];
-    sent.purpose = Purpose::get;
-    sent.length = work.length;
-    sent.last = work.length == left;
-    sent.tag = request.tag;
-    if (sent.borrows) ++borrowed_;
-    CENOTE_TRY(rail.post(work, sent));
-    request.posted += work.length;
-  }
-  return true;
-}
-
-Result<bool> VerbsEndpoint::issue_atomic(Request& request) {
-  Rail& rail = lead();
-  if (!rail.nic().port.atomics || !their_ports_[lanes_.front().theirs].atomics)
-    return fail(
-        Error{ErrorCode::not_supported, "atomic add", "a card on the way has no atomics"}.on(rail.text()));
-  Sent sent;
-  if (!rail.has_room() || (sent.block = core_->blocks.take()) == Blocks::none) return false;
-  Work work;
-  work.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-  work.local = core_->blocks.at(sent.block);
-  work.lkey = core_->blocks.lkey(rail.nic_index());
-  work.length = sizeof request.value;
-  work.remote = request.remote;
-  work.rkey = request.rkeys[lanes_.front().theirs];
-  work.add = request.value;
-  sent.purpose = Purpose::atomic;
-  sent.to = request.old;
-  sent.tag = request.tag;
-  CENOTE_TRY(rail.post(work, sent));
-  return true;
-}
-
-Result<bool> VerbsEndpoint::issue_message(Request& request) {
-  Rail& rail = lead();
-  if (!rail.has_room()) return false;
-  if (request.block == Blocks::none && (request.block = core_->blocks.take()) == Blocks::none) return false;
-  std::byte* const bytes = core_->blocks.at(request.block);
-  MessageHead head;
-  head.sequence = ++events_sent_;
-  head.type =
-      static_cast<std::uint8_t>(request.kind == Kind::message ? MessageType::message : MessageType::credit);
-  head.value = request.value;
-  std::memcpy(bytes, &head, sizeof head);
-  Work work;
-  work.opcode = IBV_WR_SEND;
-  work.local = bytes;
-  work.lkey = core_->blocks.lkey(rail.nic_index());
-  work.length = static_cast<std::uint32_t>(sizeof head + request.size);
-  work.inlined = work.length <= rail.max_inline();
-  Sent sent;
-  sent.purpose = Purpose::message;
-  sent.event = true;
-  if (!work.inlined) sent.block = request.block;
-  CENOTE_TRY(rail.post(work, sent));
-  if (work.inlined) core_->blocks.give(request.block);
-  return true;
-}
-
 bool VerbsEndpoint::flush() {
   if (failure_) return false;
   bool any = false;
@@ -354,6 +224,14 @@ bool VerbsEndpoint::flush() {
     if (auto sent = side_->flush(); sent) any = *sent;
   }
   if (stage_ != Stage::ready) return any;
+  if (!replay_.empty()) {
+    auto replayed = replay();
+    if (!replayed) {
+      break_with(std::move(replayed).error());
+      return true;
+    }
+    any = *replayed || any;
+  }
   while (!waiting_.empty()) {
     auto posted = issue(waiting_.front());
     if (!posted) {
@@ -365,6 +243,7 @@ bool VerbsEndpoint::flush() {
     any = true;
   }
   for (Lane& lane : lanes_) {
+    if (!lane.alive()) continue;
     if (auto poked = lane.rail->poke(); !poked) {
       break_with(std::move(poked).error());
       return true;
@@ -374,61 +253,44 @@ bool VerbsEndpoint::flush() {
 }
 
 void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status) {
-  if (rail.idle() && status != IBV_WC_SUCCESS) return;
+  Lane& lane = lanes_[rail.lane];
+  // What follows the first that failed is flushed: it says nothing of those before it any more.
+  if (lane.state == Lane::State::failing) return;
   // Those before it were done, whatever became of it.
   const std::uint32_t end = status == IBV_WC_SUCCESS ? number : number - 1;
   bool probed = false;
   while (rail.finished() != end && !rail.idle()) {
-    const Sent sent = rail.take_oldest();
-    probed = probed || sent.purpose == Purpose::probe;
-    finish_sent(sent);
+    const Piece piece = rail.take_oldest();
+    lane.finished(piece);
+    probed = probed || piece.purpose == Purpose::probe;
+    finish_piece(piece);
   }
   core_->happened = true;
-  if (stage_ != Stage::ready && (probed || status != IBV_WC_SUCCESS)) return probe_done(rail, status);
-  if (status == IBV_WC_SUCCESS || failure_) return;
-  Error error = error_of(status, rail);
+  if (lane.state == Lane::State::proving || lane.state == Lane::State::reviving) {
+    if (probed || status != IBV_WC_SUCCESS) probe_done(lane, status);
+    return;
+  }
+  if (status == IBV_WC_SUCCESS || failure_ || !lane.alive()) return;
+  const Error error = error_of(status, rail);
   (void)read();  // the peer may have said why it went
   if (failure_) return;
-  break_with(ending_ ? Error(*ending_) : std::move(error), !ending_);
-}
-
-void VerbsEndpoint::finish_sent(const Sent& sent) {
-  if (sent.event) ++events_acknowledged_;
-  if (sent.borrows) --borrowed_;
-  if (sent.block != Blocks::none) {
-    const std::byte* bytes = core_->blocks.at(sent.block);
-    if (sent.purpose == Purpose::get) std::memcpy(sent.to, bytes, sent.length);
-    if (sent.purpose == Purpose::atomic && sent.to != nullptr)
-      std::memcpy(sent.to, bytes, sizeof(std::uint64_t));
-    core_->blocks.give(sent.block);
-  }
-  if (sent.purpose == Purpose::get) stats_.bytes_got += sent.length;
-  if (sent.purpose > Purpose::atomic || !sent.last) return;
-  if (sent.loan != 0) loans_.erase(sent.loan);
-  --operations_;
-  finish(sent.tag);
-}
-
-void VerbsEndpoint::give_up(const Sent& sent) {
-  if (sent.purpose <= Purpose::atomic && sent.last) finish_failed(sent.tag);
+  if (ending_) return break_with(Error(*ending_), false);
+  if (is_of_the_rail(status)) return lane_failed(lane, rail.text() + ": " + explain(status));
+  break_with(error);
 }
 
 bool VerbsEndpoint::drained() const {
   if (failure_) return true;
-  return waiting_.empty() &&
-         std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.rail->idle(); });
+  return waiting_.empty() && replay_.empty() && recovering_ == 0 &&
+         std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return !lane.alive() || lane.rail->idle(); });
 }
 
-bool VerbsEndpoint::uses(const Nic& nic) const {
-  return std::any_of(lanes_.begin(), lanes_.end(),
-                     [&nic](const Lane& lane) { return lane.rail && &lane.rail->nic() == &nic; });
-}
-
-void VerbsEndpoint::say_farewell(std::string_view reason, std::uint32_t events) {
+void VerbsEndpoint::say_farewell(std::string_view reason, std::uint64_t events) {
   if (!side_ || !side_->ready()) return;
   Writer note;
   note.put(events).raw(as_bytes(reason.substr(0, max_reason)));
-  side_->post(static_cast<std::uint8_t>(Note::farewell), note.bytes());
+  say(Note::farewell, note);
   (void)side_->flush();
 }
 
@@ -438,23 +300,24 @@ void VerbsEndpoint::close(std::string_view reason) {
   if (failure_) return;
   (void)flush();
   if (failure_) return;
-  if (stage_ == Stage::ready && waiting_.empty() && borrowed_ == 0 && !drained()) {
+  if (stage_ == Stage::ready && waiting_.empty() && replay_.empty() && recovering_ == 0 && borrowed_ == 0 &&
+      !drained()) {
     say_farewell(reason, events_sent_);
     Parting parting;
     parting.serial = serial_;
     for (Lane& lane : lanes_) {
-      lane.rail->each_under_way([this](Sent& sent) {
-        give_up(sent);
-        sent.purpose = Purpose::quiet;
+      if (!lane.alive()) continue;
+      lane.rail->each_under_way([this](Piece& piece) {
+        if (piece.purpose <= Purpose::atomic && piece.operation == no_operation) finish_failed(piece.tag);
+        piece.purpose = Purpose::quiet;
       });
       lane.rail->disown();
       parting.rails.push_back(std::move(lane.rail));
     }
-    lanes_.clear();
     parting.side = std::move(side_);
     core_->part(std::move(parting));
   } else {
-    say_farewell(reason, events_acknowledged_);
+    say_farewell(reason, 0);
   }
   break_with(Error{ErrorCode::cancelled, "use endpoint", "closed by this side: " + std::string(reason)},
              false);
@@ -462,34 +325,33 @@ void VerbsEndpoint::close(std::string_view reason) {
 
 void VerbsEndpoint::drop_rails() {
   for (Lane& lane : lanes_) {
+    for (const Piece& piece : lane.orphans) give_up(piece);
     if (!lane.rail) continue;
-    while (!lane.rail->idle()) {
-      const Sent sent = lane.rail->take_oldest();
-      give_up(sent);
-      if (sent.block != Blocks::none) core_->blocks.give(sent.block);
-    }
+    while (!lane.rail->idle()) give_up(lane.rail->take_oldest());
     core_->forget(*lane.rail);
   }
   lanes_.clear();
-  loans_.clear();
 }
 
 void VerbsEndpoint::break_with(Error error, bool tell_peer) {
   if (failure_) return;
   if (error.peer.empty()) error.peer = peer_name_;
   if (error.device.empty()) error.device = "verbs";
-  if (tell_peer)
-    say_farewell("its endpoint failed: " + error.stage + ": " + error.cause, events_acknowledged_);
+  if (tell_peer) say_farewell("its endpoint failed: " + error.stage + ": " + error.cause, 0);
   core_->log_debug("endpoint failed: " + error.message());
   failure_ = std::make_unique<const Error>(std::move(error));
   drop_rails();
+  for (const Piece& piece : replay_) give_up(piece);
+  replay_.clear();
   while (!waiting_.empty()) {
     const Request request = waiting_.pop();
     if (request.block != Blocks::none) core_->blocks.give(request.block);
-    if (request.kind <= Kind::atomic) finish_failed(request.tag);
+    if (request.kind <= Kind::atomic && request.operation == no_operation) finish_failed(request.tag);
   }
-  operations_ = 0;
-  borrowed_ = 0;
+  for (std::uint32_t i = 0; i < cut_.size(); ++i) {
+    if (cut_[i].used) finish_operation(i, true);
+  }
+  operations_ = borrowed_ = recovering_ = 0;
   if (side_) side_->hang_up();
   core_->happened = true;
 }

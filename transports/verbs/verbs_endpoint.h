@@ -1,8 +1,10 @@
-// VerbsEndpoint: one connected pair over rails. How the sides agree is in negotiate.cpp, what goes out in
-// verbs_endpoint.cpp, what comes in in verbs_receive.cpp.
+// VerbsEndpoint: one connected pair over rails. How the sides agree is in negotiate.cpp, what the caller asks
+// for in verbs_endpoint.cpp, how it is cut into pieces and posted in issue.cpp, what comes in in
+// verbs_receive.cpp, and what happens when a rail dies in recovery.cpp.
 #pragma once
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +12,8 @@
 #include <vector>
 
 #include "transports/endpoint_base.h"
+#include "transports/verbs/event_order.h"
+#include "transports/verbs/lane.h"
 #include "transports/verbs/verbs_core.h"
 
 namespace cenote::transport::verbs {
@@ -43,7 +47,8 @@ class VerbsEndpoint final : public EndpointBase {
     return peer_.header.id == peer && channel_ == channel && !failure_;
   }
   [[nodiscard]] bool waits_for_guest() const { return side_ && side_->waiting() && !failure_; }
-  [[nodiscard]] bool is_unsettled() const { return stage_ != Stage::ready && !failure_; }
+  /// Whether it has to be looked after though nothing comes for it.
+  [[nodiscard]] bool is_unsettled() const { return (stage_ != Stage::ready || unwell_) && !failure_; }
   [[nodiscard]] bool is_ending() const { return ending_ != nullptr && !failure_; }
   void adopt(std::uint64_t serial, SideGuest guest);
   /// Posts what waits. True: something was.
@@ -51,13 +56,16 @@ class VerbsEndpoint final : public EndpointBase {
   /// Reads the side channel. True: something came.
   bool read();
   void tick();
-  /// Everything up to `number` is done; the last with `status`.
+  /// Everything of `rail` up to `number` is done; the last with `status`.
   void sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status);
-  void arrived(const ibv_wc& completion, std::span<const std::byte> slot);
+  void arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot);
   /// Ends it when what came before its peer's end has been taken. `dry`: no completion is left.
   bool finish_ending(bool dry);
+  /// Takes down the rails that have failed. `dry`: what had arrived over them has been taken.
+  bool retire_rails(bool dry);
   void break_with(Error error, bool tell_peer = true);
-  [[nodiscard]] bool uses(const Nic& nic) const;
+  void nic_failed(const Nic& nic, const std::string& cause);
+  void nic_is_up(const Nic& nic);
   void queue_pair_failed(std::uint32_t queue_pair, const std::string& what);
 
  private:
@@ -68,80 +76,118 @@ class VerbsEndpoint final : public EndpointBase {
     Kind kind = Kind::put;
     std::uint32_t signal = no_signal;
     std::uint32_t block = Blocks::none;  ///< the message
-    const std::byte* from = nullptr;
-    std::byte* to = nullptr;
+    std::uint32_t key = 0;
+    std::uint32_t operation = no_operation;
+    std::byte* local = nullptr;
     std::size_t size = 0;
     std::size_t posted = 0;  ///< bytes of it
     std::uint64_t remote = 0;
     std::uint64_t value = 0;  ///< to add; credit
     std::uint64_t* old = nullptr;
     std::uint64_t tag = 0;
-    std::uint64_t loan = 0;
-    std::array<std::uint32_t, max_ports> rkeys{};
   };
-  /// A rail and what belongs to it on the other side.
-  struct Lane {
-    std::unique_ptr<Rail> rail;
-    std::size_t mine = 0, theirs = 0;  ///< ports by index
-    std::vector<GidPair> candidates;
-    RailOffer offer;
-    bool proved = false, mine_done = false, mine_ok = false;
-    std::string why_not;  ///< of the latest attempt
+  /// One that is cut into several pieces, or whose memory is registered for its time only.
+  struct Operation {
+    std::uint64_t tag = 0;
+    std::size_t pieces = 0;  ///< under way
+    bool whole = false;      ///< all are posted
+    bool used = false;
+    std::unique_ptr<Registered> loan;
   };
+  static constexpr std::uint32_t no_operation = ~0U;
 
   VerbsEndpoint(std::shared_ptr<VerbsCore> core, VerbsAddress peer, std::string name, std::uint32_t channel,
                 Deadline deadline);
   // negotiate.cpp
+  void say(Note note, const Writer& body) { side_->post(static_cast<std::uint8_t>(note), body.bytes()); }
   void say_ports();
   Result<void> take_note(std::uint8_t type, std::span<const std::byte> body);
   Result<void> take_ports(Reader& in);
   Result<void> begin_attempt();
+  Result<RailOffer> make_offer(Lane& lane);
   Result<void> take_offer(Reader& in);
   Result<void> take_primed(Reader& in);
   Result<void> take_proved(Reader& in);
-  void probe_done(Rail& rail, ibv_wc_status status);
+  Result<void> probe(Lane& lane);
+  void probe_done(Lane& lane, ibv_wc_status status);
   void say_proved();
   Result<void> settle(const std::vector<bool>& theirs);
   void take_farewell(Reader& in);
   void become_ready();
   // verbs_endpoint.cpp
   Result<void> check(const RemoteSlice& slice, std::uint64_t length, const char* stage, Request& request);
+  std::uint32_t key_index(const VerbsKey& key);
   [[nodiscard]] bool full() const { return done_.size() + operations_ >= queue_depth; }
-  [[nodiscard]] Rail& lead() const { return *lanes_.front().rail; }
   void submit(Request& request);
-  /// True: posted whole.
+  void say_farewell(std::string_view reason, std::uint64_t events);
+  void drop_rails();
+  // issue.cpp: true = posted whole
   Result<bool> issue(Request& request);
   Result<bool> issue_put(Request& request);
   Result<bool> issue_get(Request& request);
   Result<bool> issue_atomic(Request& request);
   Result<bool> issue_message(Request& request);
-  Result<bool> lend(Request& request, unsigned access);
-  void finish_sent(const Sent& sent);
-  void give_up(const Sent& sent);
-  [[nodiscard]] std::uint32_t next_immediate(std::uint32_t slot);
-  void say_farewell(std::string_view reason, std::uint32_t events);
-  void drop_rails();
+  [[nodiscard]] Lane* first_alive();
+  /// Where `bytes` may go now; null: nowhere yet.
+  [[nodiscard]] Lane* lane_for(std::size_t bytes);
+  [[nodiscard]] std::size_t piece_of(std::size_t left) const;
+  [[nodiscard]] bool conflicts(const Lane& lane, std::uint64_t from, std::size_t bytes) const;
+  /// Bytes from the caller's memory, or into it: in place, through a block, or lent. False: no block is left.
+  Result<bool> find_memory(Request& request, Piece& piece, unsigned access);
+  /// Makes `piece` the last part of a new event. False: a lane that needs a part has no room.
+  bool make_event(Lane& lane, Piece& piece, std::uint8_t slot);
+  Result<void> post_parts(const Lane& lane, const Piece& piece);
+  Result<void> post(Lane& lane, Piece& piece);
+  [[nodiscard]] std::uint32_t local_key(const Lane& lane, const Piece& piece) const;
+  std::uint32_t begin_operation(const Request& request);
+  void finish_piece(const Piece& piece);
+  void finish_operation(std::uint32_t index, bool failed);
+  void give_up(const Piece& piece);
   // verbs_receive.cpp
-  Result<void> take_event(std::uint32_t sequence);
-  Result<void> take_message(std::span<const std::byte> body);
+  Result<void> take_part(const EventPart& part);
+  Result<void> deliver(std::uint8_t slot, std::span<const std::byte> message);
+  Result<void> take_message(std::span<const std::byte> bytes);
   void return_credit();
+  // recovery.cpp
+  void lane_failed(Lane& lane, std::string why);
+  void retire(Lane& lane);
+  Result<void> take_gone(Reader& in);
+  void recover(Lane& lane);
+  Result<bool> replay();
+  void all_lanes_gone();
+  void revive_lanes();
+  Result<void> revive(Lane& lane);
+  void revival_failed(Lane& lane, std::string why);
+  void lane_is_up(Lane& lane);
+  Result<Lane*> lane_of(Reader& in, Lane::State expected);
+  Result<void> take_revive(Reader& in);
+  Result<void> take_revived(Reader& in);
+  Result<void> take_up(Reader& in);
+  Result<void> take_not_up(Reader& in);
 
   Stage stage_ = Stage::meeting;
+  bool unwell_ = false;         ///< a lane is not alive
+  std::size_t recovering_ = 0;  ///< lanes that failed and are not settled: nothing new is posted
   std::size_t operations_ = 0;  ///< with a tag, accepted, not finished
-  std::size_t borrowed_ = 0;    ///< under way in the caller's memory
+  std::size_t borrowed_ = 0;    ///< pieces under way in the caller's memory
   std::vector<Lane> lanes_;
   RingQueue<Request> waiting_;
-  std::uint32_t events_sent_ = 0, events_acknowledged_ = 0, events_received_ = 0;
+  std::deque<Piece> replay_;
+  std::uint64_t events_sent_ = 0;
+  EventOrder order_;
   std::array<std::uint64_t, signal_slots> signals_{};
+
+  std::vector<VerbsKey> keys_;  ///< the peer's that were used
+  std::unordered_map<std::uint64_t, std::uint32_t> key_of_region_;
+  std::uint32_t latest_key_ = 0;
+  std::vector<Operation> cut_;  ///< operations of several pieces
+  std::vector<std::uint32_t> free_cut_;
 
   std::size_t window_used_ = 0;   ///< of messages to the peer
   std::size_t inbox_read_ = 0;    ///< where in inbox_ the oldest message begins
   std::size_t inbox_charge_ = 0;  ///< held there, as the peer counts it
   std::size_t credit_due_ = 0;    ///< taken, not said so
   Bytes inbox_;                   ///< messages: u32 size, bytes
-
-  std::unordered_map<std::uint64_t, std::unique_ptr<Registered>> loans_;
-  std::uint64_t next_loan_ = 1;
 
   std::shared_ptr<VerbsCore> core_;
   VerbsAddress peer_;
@@ -154,19 +200,13 @@ class VerbsEndpoint final : public EndpointBase {
   bool offer_taken_ = false, primed_taken_ = false, said_proved_ = false;
   std::optional<std::vector<bool>> theirs_proved_;
   std::unique_ptr<Error> ending_;
-  std::uint64_t ending_round_ = 0;
-  std::uint32_t ending_events_ = 0;
+  std::uint64_t ending_round_ = 0, ending_events_ = 0;
 };
-
-/// How the 32 bits of an immediate value are used: the signal's slot, and the event's number modulo 2^26.
-inline constexpr std::uint32_t sequence_bits = 26;
-inline constexpr std::uint32_t sequence_mask = (1U << sequence_bits) - 1;
-static_assert(signal_slots <= 1U << (32 - sequence_bits));
 
 enum class MessageType : std::uint8_t { message = 1, credit = 2 };
 /// Messages under way in one direction: their bytes and `message_charge` for each.
 inline constexpr std::size_t message_window = std::size_t{128} * 1024;
 inline constexpr std::size_t message_charge = 16;
-inline constexpr std::size_t max_reason = 512;
+inline constexpr std::size_t max_reason = 1024;
 
 }  // namespace cenote::transport::verbs

@@ -14,33 +14,55 @@ tl::unexpected<Error> nonsense(const char* what) {
 
 }  // namespace
 
-void VerbsEndpoint::arrived(const ibv_wc& completion, std::span<const std::byte> slot) {
+void VerbsEndpoint::arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot) {
   if (failure_) return;
   core_->happened = true;
+  Lane& lane = lanes_[rail.lane];
+  ++lane.parts_received;
   if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
-    const std::uint32_t immediate = be32toh(completion.imm_data);
-    if (auto taken = take_event(immediate & sequence_mask); !taken)
-      return break_with(std::move(taken).error());
-    ++signals_[immediate >> sequence_bits];
+    const EventPart part = EventPart::of(be32toh(completion.imm_data));
+    if (part.slot < signal_slots && order_.is_next(part)) [[likely]] {
+      ++signals_[part.slot];
+      return;
+    }
+    if (auto taken = take_part(part); !taken) break_with(std::move(taken).error());
     return;
   }
   const auto message = slot.first(std::min<std::size_t>(completion.byte_len, slot.size()));
   if (auto taken = take_message(message); !taken) break_with(std::move(taken).error());
 }
 
-Result<void> VerbsEndpoint::take_event(std::uint32_t sequence) {
-  if (sequence != ((events_received_ + 1) & sequence_mask)) [[unlikely]]
-    return nonsense("a signal or message out of order");
-  ++events_received_;
-  return done();
+Result<void> VerbsEndpoint::take_part(const EventPart& part) {
+  if (part.slot >= signal_slots && part.slot != message_slot) return nonsense("a signal that is none");
+  return order_.take(
+      part, [this](std::uint8_t slot, std::span<const std::byte> message) { return deliver(slot, message); });
 }
 
-Result<void> VerbsEndpoint::take_message(std::span<const std::byte> message) {
+/// Checks what must be known at once: how much room it takes.
+Result<void> VerbsEndpoint::take_message(std::span<const std::byte> bytes) {
   MessageHead head;
-  if (message.size() < sizeof head) return nonsense("a message without its head");
+  if (bytes.size() < sizeof head) return nonsense("a message without its head");
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (head.parts == 0 || head.parts > max_ports) return nonsense("a message of no parts, or too many");
+  if (head.type == static_cast<std::uint8_t>(MessageType::message)) {
+    const std::size_t charge = bytes.size() - sizeof head + message_charge;
+    if (inbox_charge_ + credit_due_ + charge > message_window)
+      return nonsense("more messages than it was given room for");
+    inbox_charge_ += charge;
+  }
+  const EventPart part{head.number & number_mask, head.parts, message_slot, true, bytes};
+  if (order_.is_next(part)) return deliver(message_slot, bytes);
+  return take_part(part);
+}
+
+Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte> message) {
+  if (slot != message_slot) {
+    ++signals_[slot];
+    return done();
+  }
+  MessageHead head;
   std::memcpy(&head, message.data(), sizeof head);
   const auto body = message.subspan(sizeof head);
-  CENOTE_TRY(take_event(head.sequence & sequence_mask));
   if (head.type == static_cast<std::uint8_t>(MessageType::credit)) {
     if (!body.empty() || head.value > window_used_) return nonsense("more credit than it was sent messages");
     window_used_ -= head.value;
@@ -48,10 +70,6 @@ Result<void> VerbsEndpoint::take_message(std::span<const std::byte> message) {
   }
   if (head.type != static_cast<std::uint8_t>(MessageType::message))
     return nonsense("a message that no transport sends");
-  const std::size_t charge = body.size() + message_charge;
-  if (inbox_charge_ + credit_due_ + charge > message_window)
-    return nonsense("more messages than it was given room for");
-  inbox_charge_ += charge;
   const auto size = static_cast<std::uint32_t>(body.size());
   const auto size_bytes = std::as_bytes(std::span(&size, 1));
   if (inbox_read_ == inbox_.size()) {
