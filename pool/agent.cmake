@@ -1,7 +1,7 @@
 # cenote_agent_core: the agent's rules, without network, GPU or process: built in every preset.
 # cenote_client_core: the pool's client, without the network: built in every preset.
 # cenote_agent: the agent with its gRPC service and worker processes. cenote_client: the client over gRPC.
-# cenote: the command, also the helper process of libcenote-pool.
+# cenote_cli: the command, also the helper process of libcenote-pool; its main() is in perf/.
 cenote_room(agent_core
   SOURCES agent/lease_gate.cpp agent/core.cpp agent/heartbeat_loop.cpp agent/worker_wire.cpp
           agent/worker_process.cpp agent/device_lock.cpp
@@ -24,10 +24,10 @@ cenote_room(agent
 
 cenote_room(client SOURCES client/grpc_network.cpp USES cenote_client_core cenote_pool_proto)
 
-# Everything of the command but main(): tests use parts of it.
+# Everything of the command but main(), which stands above all that has commands (perf/main.cpp): tests use parts of it.
 cenote_room(cli
   SOURCES
-    cli/cli.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
+    cli/cli.cpp cli/program.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
     cli/checks.cpp
     cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
     cli/demo_kill.cpp cli/demo_client.cpp
@@ -39,5 +39,3 @@ cenote_room(cli
 target_compile_definitions(cenote_cli PRIVATE CENOTE_VERSION="${PROJECT_VERSION}")
 # CLI11 is a header of ten seconds: parsed once for all the commands.
 target_precompile_headers(cenote_cli PRIVATE <CLI/CLI.hpp>)
-add_executable(cenote cli/main.cpp)
-target_link_libraries(cenote PRIVATE cenote_cli)

@@ -19,35 +19,51 @@ std::string options_of(const CLI::App& app) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-std::string bash(const CLI::App& app) {
-  std::vector<std::string> commands;
-  std::string cases;
-  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+bool any(const CLI::App* /*command*/) { return true; }
+
+struct Found {
+  std::vector<std::string> patterns;  // "words before:next word" that go one command deeper
+  std::string cases;                  // what may follow
+};
+
+// Commands may have commands of their own. `path`: " perf", " perf write_bw".
+void collect(const CLI::App& app, const std::string& path, Found& found) {
+  std::vector<std::string> names;
+  for (const auto* command : app.get_subcommands(any)) {
     if (command->get_group().empty()) continue;
-    commands.push_back(command->get_name());
-    cases += fmt::format("    {}) words='{}' ;;\n", command->get_name(), options_of(*command));
+    names.push_back(command->get_name());
+    found.patterns.push_back(fmt::format("'{} {}'", path, command->get_name()));
+    collect(*command, fmt::format("{} {}", path, command->get_name()), found);
   }
+  const auto options = options_of(app);
+  found.cases +=
+      fmt::format("    '{}') words='{}{}{}' deeper='{}' ;;\n", path, fmt::join(names, " "),
+                  names.empty() || options.empty() ? "" : " ", options, names.empty() ? "" : "yes");
+}
+
+std::string bash(const CLI::App& app) {
+  Found found;
+  collect(app, "", found);
   return fmt::format(
       "# bash completion of cenote: source <(cenote completion bash)\n"
       "_cenote() {{\n"
-      "  local word=${{COMP_WORDS[COMP_CWORD]}} command='' words='' i\n"
+      "  local word=${{COMP_WORDS[COMP_CWORD]}} command='' words='' deeper='' i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-      "    case ${{COMP_WORDS[i]}} in\n"
-      "      {}) command=${{COMP_WORDS[i]}}; break ;;\n"
+      "    case \"$command ${{COMP_WORDS[i]}}\" in\n"
+      "      {}) command=\"$command ${{COMP_WORDS[i]}}\" ;;\n"
       "    esac\n"
       "  done\n"
       "  case $command in\n"
-      "    '') words='{} {}' ;;\n"
       "{}"
       "  esac\n"
-      "  if [[ $word == -* || -z $command ]]; then\n"
+      "  if [[ $word == -* || -n $deeper ]]; then\n"
       "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
       "  else\n"
       "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
       "  fi\n"
       "}}\n"
       "complete -F _cenote cenote\n",
-      fmt::join(commands, "|"), fmt::join(commands, " "), options_of(app), cases);
+      fmt::join(found.patterns, "|"), found.cases);
 }
 
 }  // namespace

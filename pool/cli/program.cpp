@@ -1,4 +1,5 @@
-// cenote: the command.
+#include "pool/cli/program.h"
+
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -31,20 +32,39 @@ void add_globals(CLI::App& app, Globals& globals, int& parent) {
   app.add_option("--die-with", parent, "end with this parent process")->group("");
 }
 
-void add_commands(CLI::App& app, Cli& cli) {
+void add_commands(CLI::App& app, Cli& cli, std::span<const AddCommand> more) {
   for (const auto add :
        {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_doctor, add_config, add_demo,
         add_version, add_completion, add_worker, add_guard, add_session, add_demo_client}) {
     add(app, cli);
   }
+  for (const auto add : more) add(app, cli);
+}
+
+// The commands that were given, the outermost first: "perf", "write_bw".
+std::vector<const CLI::App*> given(const CLI::App& app) {
+  std::vector<const CLI::App*> chain;
+  for (const auto* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    chain.push_back(at);
+  }
+  return chain;
+}
+
+std::string name_of(const std::vector<const CLI::App*>& chain) {
+  std::string name;
+  for (const auto* command : chain) name += (name.empty() ? "" : " ") + command->get_name();
+  return name;
 }
 
 // What CLI11 says of a word that is neither command nor option, or of none at all, names neither.
 std::string cause_of(const CLI::App& app, const CLI::ParseError& error) {
-  const bool no_command = app.get_subcommands().empty();
+  const auto chain = given(app);
+  const auto* deepest = chain.empty() ? &app : chain.back();
+  const bool no_command = !deepest->get_subcommands([](const CLI::App*) { return true; }).empty();
   const auto& kind = error.get_name();
   if (!no_command || (kind != "RequiredError" && kind != "ExtrasError")) return error.what();
-  const auto rest = app.remaining();
+  const auto rest = app.remaining(true);
   if (rest.empty()) return "no command was given";
   return fmt::format("there is no {} {}", rest.front().starts_with('-') ? "option" : "command", rest.front());
 }
@@ -59,8 +79,7 @@ std::optional<int> parse(CLI::App& app, Cli& cli, int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     return print(std::string(version.what()) + "\n") ? exit_ok : exit_failed;
   } catch (const CLI::ParseError& error) {
-    const auto& used = app.get_subcommands();
-    cli.command = used.empty() ? "" : used.front()->get_name();
+    cli.command = name_of(given(app));
     const auto help =
         cli.command.empty() ? std::string("cenote --help") : "cenote " + cli.command + " --help";
     print_error(
@@ -80,7 +99,9 @@ std::optional<int> refuse_wrong_settings(const CLI::App& app, const Cli& cli) {
   return exit_usage;
 }
 
-int run(int argc, char** argv) {
+}  // namespace
+
+int run_program(int argc, char** argv, std::span<const AddCommand> more) {
   ::signal(SIGPIPE, SIG_IGN);
   quiet_grpc();
   Cli cli;
@@ -90,7 +111,7 @@ int run(int argc, char** argv) {
   app.fallthrough();  // --set and the like may stand after the command too
   app.set_version_flag("--version", version_text());
   add_globals(app, cli.globals, parent);
-  add_commands(app, cli);
+  add_commands(app, cli, more);
   app.footer(
       "Exit codes: 0 done, 1 failed (one line says why, the next what to do), 2 wrong usage (an option, a "
       "value\n"
@@ -108,7 +129,4 @@ int run(int argc, char** argv) {
   return exit_failed;
 }
 
-}  // namespace
 }  // namespace cenote::pool::cli
-
-int main(int argc, char** argv) { return cenote::pool::cli::run(argc, argv); }

@@ -1,0 +1,5 @@
+# The measuring tools: their figures, and both ends in one process; then the command, with a process for each end.
+cenote_test(perf_figures_test
+  SOURCES unit/perf/statistics_test.cpp unit/perf/report_test.cpp unit/perf/options_test.cpp
+  USES cenote_perf_tools LABELS unit)
+cenote_test(perf_session_test SOURCES unit/perf/session_test.cpp USES cenote_perf_tools LABELS unit nogrpc TIMEOUT 300)
