@@ -192,7 +192,10 @@ void add_ends(CLI::App& command, Flags& flags) {
 
 void add_verbs(CLI::App& command, Flags& flags) {
   const auto setting = [&](const char* names, std::string& value, const char* name, const char* about) {
-    command.add_option(names, value, about)->check(is_setting(name))->type_name("")->group(verbs);
+    command.add_option(names, value, about)
+        ->check(is_setting(name).description(""))
+        ->type_name("VALUE")
+        ->group(verbs);
   };
   setting("-d,--ib-dev", flags.devices, "verbs.devices", "devices, as mlx5_0 or mlx5_0,mlx5_1:2");
   command.add_option("-i,--ib-port", flags.device_port, "port of each device of -d that names none")

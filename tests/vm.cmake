@@ -25,3 +25,9 @@ cenote_test(vm_verbs_death_test SOURCES
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp vm/verbs_kinds.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
+
+if(TARGET cenote)
+  cenote_test(vm_perf_test SOURCES vm/perf_test.cpp multi/agent/cluster.cpp
+    USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
+  add_dependencies(vm_perf_test cenote)
+endif()
