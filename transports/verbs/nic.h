@@ -104,7 +104,6 @@ class Nic {
   std::vector<std::uint32_t> free_;
   std::vector<ibv_recv_wr> receive_list_;
   std::vector<ibv_sge> receive_parts_;
-  unsigned unacknowledged_ = 0;
 };
 
 /// Every port that the options allow and that is up. Errors as make_verbs_transport.
