@@ -104,17 +104,18 @@ TEST_P(EveryTool, GoesOnForAsLongAsItIsAskedTo) {
   work.sizes.resize(1);
   work.duration = std::chrono::milliseconds(300);
   work.margin = std::chrono::milliseconds(50);
-  const auto begin = Clock::now();
-  const auto outcome = run_both(tool, transport, work);
-  EXPECT_GE(Clock::now() - begin, work.duration);
-  expect_well(outcome);
-  ASSERT_EQ(outcome.client.size(), 1U);
-  if (tool.latency) {
-    EXPECT_GT(outcome.client[0].latency->samples, 0U);
-  } else {
-    EXPECT_GT(outcome.client[0].bandwidth->messages, 0U);
-    EXPECT_FALSE(outcome.client[0].bandwidth->peak);
+  // A machine that is busy enough lets nothing at all happen between the margins.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const auto begin = Clock::now();
+    const auto outcome = run_both(tool, transport, work);
+    ASSERT_GE(Clock::now() - begin, work.duration);
+    expect_well(outcome);
+    ASSERT_EQ(outcome.client.size(), 1U);
+    const auto& figures = outcome.client[0];
+    EXPECT_FALSE(figures.bandwidth && figures.bandwidth->peak);
+    if ((tool.latency ? figures.latency->samples : figures.bandwidth->messages) > 0) return;
   }
+  FAIL() << "it never measured anything";
 }
 
 TEST_P(EveryBandwidth, AddsUpBothDirections) {
