@@ -15,8 +15,10 @@
 #include "transports/shm/control_channel.h"
 #include "transports/shm/layout.h"
 #include "transports/shm/mapping.h"
+#include "transports/shm/shm.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/note.h"
+#include "transports/tcp/tcp.h"
 
 namespace cenote::transport::test {
 
