@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "pool/cli/checks.h"
 #include "runtime/settings.h"
@@ -66,44 +67,42 @@ std::string first_name(const char* names) {
   return all.substr(0, all.find(','));
 }
 
+/// An option whose value only `look` sees: it returns what is wrong with it, or nothing.
+void add_seen(CLI::App& command, const char* names, Flags& flags,
+              std::function<std::string(const std::string&)> look) {
+  // Hidden options have no name of their own in errors.
+  const auto seen = [look = std::move(look), name = first_name(names)](const std::string& value) {
+    const auto wrong = look(value);
+    return wrong.empty() ? wrong : name + ": " + wrong;
+  };
+  command.add_option(names, flags.foreign)->check(CLI::Validator(seen, ""))->group("");
+}
+
 void add_foreign(CLI::App& command, Flags& flags) {
   for (const Habit& habit : habits) {
     const auto note = [&flags, habit] {
       flags.without_effect.push_back(fmt::format("{} has no effect: {}", first_name(habit.names), habit.why));
     };
     if (habit.takes_value) {
-      command.add_option_function<std::string>(habit.names, [note](const std::string&) { note(); })
-          ->group("");
+      add_seen(command, habit.names, flags, [note](const std::string&) { return note(), std::string(); });
     } else {
       command.add_flag_callback(habit.names, note)->group("");
     }
   }
   for (const Refused& refused : refusals) {
-    const auto refuse = [refused] { throw CLI::ValidationError(first_name(refused.names), refused.why); };
     if (refused.takes_value) {
-      command.add_option_function<std::string>(refused.names, [refuse](const std::string&) { refuse(); })
-          ->group("");
+      add_seen(command, refused.names, flags, [refused](const std::string&) { return refused.why; });
     } else {
+      const auto refuse = [refused] { throw CLI::ValidationError(first_name(refused.names), refused.why); };
       command.add_flag_callback(refused.names, refuse)->group("");
     }
   }
-  command
-      .add_option_function<std::string>(
-          "-c,--connection",
-          [](const std::string& type) {
-            if (type != "RC")
-              throw CLI::ValidationError("-c", "connections are reliable ones (RC), there is no " + type);
-          })
-      ->group("");
-  command
-      .add_option_function<std::string>(
-          "-q,--qp",
-          [](const std::string& count) {
-            if (count != "1")
-              throw CLI::ValidationError("-q",
-                                         "one connection is measured, over as many ports as --rails says");
-          })
-      ->group("");
+  add_seen(command, "-c,--connection", flags, [](const std::string& type) {
+    return type == "RC" ? "" : "connections are reliable ones (RC), there is no " + type;
+  });
+  add_seen(command, "-q,--qp", flags, [](const std::string& count) {
+    return count == "1" ? "" : "one connection is measured, over as many ports as --rails says";
+  });
 }
 
 void add_work(CLI::App& command, const Tool& tool, Flags& flags) {

@@ -36,6 +36,7 @@ struct Flags {
   bool gbits = false, cpu = false, json = false, out_json = false;
   std::string json_file, plot_file;
 
+  std::string foreign;                      ///< the value of one that nothing is done with
   std::vector<std::string> without_effect;  ///< "-Q: completions are moderated ...", to be told
 };
 

@@ -8,7 +8,7 @@
 namespace cenote::perf {
 namespace {
 
-constexpr std::size_t most_bytes = 64 * 1024;  // of a frame: an address is the largest
+constexpr std::size_t most_bytes = 65'536;  // of a frame: an address is the largest
 constexpr auto pulse = std::chrono::milliseconds(200);
 constexpr const char* stage = "talk to the other end";
 

@@ -52,7 +52,7 @@ Result<void> measure_all(const Request& request, Session& session, ProgressLine&
       auto figures = session.measure(plan);
       progress.end();
       if (!figures) return fail(std::move(figures).error());
-      const Measurement measured{plan, std::move(*figures)};
+      const Measurement measured{plan, *figures};
       if (!request.show.quiet) CENOTE_TRY(print(line(tool, request.show, measured)));
       if (request.work.forever) all.clear();
       all.push_back(measured);

@@ -72,7 +72,9 @@ Axis logarithmic(double least, double most, double base) {
   axis.low = std::pow(base, std::floor(std::log(least) / std::log(base) + 1e-9));
   axis.high = std::pow(base, std::ceil(std::log(most) / std::log(base) - 1e-9));
   if (axis.high <= axis.low) axis.high = axis.low * base;
-  for (double tick = axis.low; tick <= axis.high * 1.0001; tick *= base) axis.ticks.push_back(tick);
+  const auto powers = std::lround(std::log(axis.high / axis.low) / std::log(base));
+  for (long power = 0; power <= powers; ++power)
+    axis.ticks.push_back(axis.low * std::pow(base, static_cast<double>(power)));
   return axis;
 }
 

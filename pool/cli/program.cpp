@@ -63,7 +63,11 @@ std::string cause_of(const CLI::App& app, const CLI::ParseError& error) {
   const auto* deepest = chain.empty() ? &app : chain.back();
   const bool no_command = !deepest->get_subcommands([](const CLI::App*) { return true; }).empty();
   const auto& kind = error.get_name();
-  if (!no_command || (kind != "RequiredError" && kind != "ExtrasError")) return error.what();
+  if (!no_command || (kind != "RequiredError" && kind != "ExtrasError")) {
+    const std::string_view cause = error.what();
+    return std::string(
+        cause.substr(cause.starts_with(": ") ? 2 : 0));  // a hidden option's, which has no name
+  }
   const auto rest = app.remaining(true);
   if (rest.empty()) return "no command was given";
   return fmt::format("there is no {} {}", rest.front().starts_with('-') ? "option" : "command", rest.front());

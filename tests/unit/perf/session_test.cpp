@@ -153,7 +153,7 @@ TEST(AtomicLat, ASumThatAnotherChangedIsFound) {
   Work work = work_of(atomic_lat);
   work.validate = true;
   work.iterations = 1'000'000'000;  // until the word is damaged
-  auto client = setup(atomic_lat, "shm"), server = client;
+  const auto both = setup(atomic_lat, "shm");
   Hooks damage;
   // The server's progress hook runs between any two of its turns.
   std::atomic<std::byte*> word = nullptr;
@@ -161,7 +161,7 @@ TEST(AtomicLat, ASumThatAnotherChangedIsFound) {
     if (word != nullptr) *word.load() ^= std::byte{0x40};
   };
   damage.memory = [&](std::span<std::byte> shared) { word = shared.data(); };
-  const auto outcome = run_both(client, server, work, {}, damage);
+  const auto outcome = run_both(both, both, work, {}, damage);
   ASSERT_TRUE(outcome.client_error);
   EXPECT_THAT(outcome.client_error->message(), AllOf(HasSubstr("validate"), HasSubstr("found")));
 }

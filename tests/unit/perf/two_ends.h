@@ -40,8 +40,11 @@ inline Outcome run_both(const Setup& client, const Setup& server, const Work& wo
         Session::open(server, std::move(fd), "the client", false, 0, nullptr, std::move(server_hooks));
     while (session) {
       auto served = (*session)->serve();
-      if (!served) out.server_error = std::move(served).error();
-      if (!served || !*served) return;
+      if (!served) {
+        out.server_error = std::move(served).error();
+        return;
+      }
+      if (!*served) return;
       out.server.push_back((*served)->second);
     }
     out.server_error = std::move(session).error();
@@ -59,7 +62,7 @@ inline Outcome run_both(const Setup& client, const Setup& server, const Work& wo
         out.client_error = std::move(figures).error();
         return;
       }
-      out.client.push_back(std::move(*figures));
+      out.client.push_back(*figures);
     }
     if (auto finished = (*session)->finish(); !finished) out.client_error = std::move(finished).error();
   }();
