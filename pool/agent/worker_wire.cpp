@@ -58,19 +58,61 @@ void put_duration(Writer& out, Clock::duration span) {
 
 Clock::duration get_duration(Reader& in) { return std::chrono::nanoseconds(in.get<std::int64_t>()); }
 
+void put_list(Writer& out, const std::vector<std::string>& list) {
+  out.put(static_cast<std::uint32_t>(list.size()));
+  for (const auto& entry : list) out.text(entry);
+}
+
+std::vector<std::string> get_list(Reader& in) {
+  std::vector<std::string> list;
+  const auto count = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count && !in.bad(); ++i) list.push_back(in.text());
+  return list;
+}
+
+/// But for its host, which a fabric sets, and what lives in this process only.
+void put_verbs(Writer& out, const transport::VerbsOptions& verbs) {
+  put_list(out, verbs.devices);
+  out.put(verbs.rails).put(verbs.mtu).put(verbs.gid_index).put(verbs.pkey_index).put(verbs.service_level);
+  out.put(verbs.traffic_class)
+      .put(verbs.timeout)
+      .put(verbs.retries)
+      .put(verbs.queue_depth)
+      .put(verbs.receives);
+  out.put(static_cast<std::uint8_t>(verbs.relaxed_ordering));
+}
+
+transport::VerbsOptions get_verbs(Reader& in) {
+  transport::VerbsOptions verbs;
+  verbs.devices = get_list(in);
+  verbs.rails = in.get<std::uint32_t>();
+  verbs.mtu = in.get<std::uint32_t>();
+  verbs.gid_index = in.get<int>();
+  verbs.pkey_index = in.get<std::uint16_t>();
+  verbs.service_level = in.get<std::uint8_t>();
+  verbs.traffic_class = in.get<std::uint8_t>();
+  verbs.timeout = in.get<std::uint8_t>();
+  verbs.retries = in.get<std::uint8_t>();
+  verbs.queue_depth = in.get<std::uint32_t>();
+  verbs.receives = in.get<std::uint32_t>();
+  verbs.relaxed_ordering = in.get<std::uint8_t>() != 0;
+  return verbs;
+}
+
 void put_fabric(Writer& out, const transport::FabricOptions& fabric) {
-  out.put(static_cast<std::uint32_t>(fabric.transports.size()));
-  for (const auto& name : fabric.transports) out.text(name);
+  put_list(out, fabric.transports);
   out.text(fabric.tcp_host);
+  put_verbs(out, fabric.verbs);
+  out.text(fabric.ucx.tls);
   put_duration(out, fabric.spin);
 }
 
 transport::FabricOptions get_fabric(Reader& in) {
   transport::FabricOptions fabric;
-  fabric.transports.clear();
-  const auto transports = in.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < transports && !in.bad(); ++i) fabric.transports.push_back(in.text());
+  fabric.transports = get_list(in);
   fabric.tcp_host = in.text();
+  fabric.verbs = get_verbs(in);
+  fabric.ucx.tls = in.text();
   fabric.spin = get_duration(in);
   return fabric;
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace cenote::pool::agent {
 namespace {
 
@@ -15,7 +17,23 @@ WorkerSetup a_setup() {
       .machine = "a@b", .emulated = {{"H200", 1024}, {"A100", 512}}, .seed = 3, .adversarial = true};
   setup.devices = {{.uuid = "u0", .model = "H200", .memory_bytes = 1024, .ordinal = 1}};
   setup.memory_limits = {99};
-  setup.fabric = {{"tcp", "shm"}, "10.0.0.1", std::chrono::microseconds(70)};
+  setup.fabric.transports = {"tcp", "shm"};
+  setup.fabric.tcp_host = "10.0.0.1";
+  setup.fabric.spin = std::chrono::microseconds(70);
+  setup.fabric.ucx.tls = "tcp,self";
+  transport::VerbsOptions& verbs = setup.fabric.verbs;
+  verbs.devices = {"mlx5_0:1"};
+  verbs.rails = 3;
+  verbs.mtu = 1024;
+  verbs.gid_index = 4;
+  verbs.pkey_index = 5;
+  verbs.service_level = 6;
+  verbs.traffic_class = 7;
+  verbs.timeout = 8;
+  verbs.retries = 2;
+  verbs.queue_depth = 10;
+  verbs.receives = 11;
+  verbs.relaxed_ordering = false;
   setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
@@ -34,6 +52,15 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
   EXPECT_EQ(got->fabric.transports, sent.fabric.transports);
   EXPECT_EQ(got->fabric.tcp_host, "10.0.0.1");
   EXPECT_EQ(got->fabric.spin, std::chrono::microseconds(70));
+  EXPECT_EQ(got->fabric.ucx.tls, "tcp,self");
+  const transport::VerbsOptions &verbs = got->fabric.verbs, &wanted = sent.fabric.verbs;
+  EXPECT_EQ(verbs.devices, wanted.devices);
+  EXPECT_EQ(std::tie(verbs.rails, verbs.mtu, verbs.gid_index, verbs.pkey_index, verbs.service_level),
+            std::tie(wanted.rails, wanted.mtu, wanted.gid_index, wanted.pkey_index, wanted.service_level));
+  EXPECT_EQ(
+      std::tie(verbs.traffic_class, verbs.timeout, verbs.retries, verbs.queue_depth, verbs.receives),
+      std::tie(wanted.traffic_class, wanted.timeout, wanted.retries, wanted.queue_depth, wanted.receives));
+  EXPECT_FALSE(verbs.relaxed_ordering);
   EXPECT_EQ(got->collectives.algorithm, "ring");
   EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);
