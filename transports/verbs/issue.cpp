@@ -227,9 +227,10 @@ Result<bool> VerbsEndpoint::issue_atomic(Request& request) {
   if (!lane->rail->nic().port.atomics || !their_ports_[lane->theirs].atomics)
     return fail(Error{ErrorCode::not_supported, "atomic add", "a card on the way has no atomics"}.on(
         lane->rail->text()));
+  if (conflicts(*lane, request.remote, request.size)) return false;
   Piece piece;
-  if (conflicts(*lane, request.remote, request.size) || (piece.block = core_->blocks.take()) == Blocks::none)
-    return false;
+  piece.block = core_->blocks.take();
+  if (piece.block == Blocks::none) return false;
   piece.purpose = Purpose::atomic;
   piece.local = core_->blocks.at(piece.block);
   piece.length = sizeof request.value;
@@ -245,7 +246,8 @@ Result<bool> VerbsEndpoint::issue_atomic(Request& request) {
 Result<bool> VerbsEndpoint::issue_message(Request& request) {
   Lane* lane = first_alive();
   if (lane == nullptr || !lane->rail->has_room()) return false;
-  if (request.block == Blocks::none && (request.block = core_->blocks.take()) == Blocks::none) return false;
+  if (request.block == Blocks::none) request.block = core_->blocks.take();  // a credit has brought none
+  if (request.block == Blocks::none) return false;
   Piece piece;
   piece.purpose = Purpose::message;
   if (!make_event(*lane, piece, message_slot)) return false;

@@ -239,6 +239,7 @@ std::uint8_t ports_of(const VerbsApi& api, ibv_device* device) {
 Result<std::vector<std::unique_ptr<Nic>>> open_nics(const VerbsApi& api, const VerbsOptions& options) {
   const DeviceList devices(api);
   std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(devices.count));
   for (int i = 0; i < devices.count; ++i) names.emplace_back(api.get_device_name(devices.list[i]));
   CENOTE_TRY(each_is_there(options, names));
   std::vector<std::unique_ptr<Nic>> out;

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "pool/cli/agent_watch.h"
 #include "runtime/process.h"
@@ -117,9 +118,10 @@ class LeaseCommand : public ::testing::Test {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
       std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-      const std::string words{std::istreambuf_iterator<char>(file), {}};
+      std::ostringstream words;
+      words << file.rdbuf();  // a process that ends in the meantime has none: no exception
       const auto wanted = std::string("--holder") + '\0' + std::to_string(holder) + '\0';
-      if (words.find(wanted) != std::string::npos) ++found;
+      if (words.str().find(wanted) != std::string::npos) ++found;
     }
     return found;
   }

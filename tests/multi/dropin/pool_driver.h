@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,8 +102,9 @@ class PoolProgram {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
       std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-      if (std::string{std::istreambuf_iterator<char>(file), {}} == wanted)
-        found.push_back(std::stoi(entry.path().filename()));
+      std::ostringstream words;
+      words << file.rdbuf();  // a process that ends in the meantime has none: no exception
+      if (words.str() == wanted) found.push_back(std::stoi(entry.path().filename()));
     }
     return found;
   }

@@ -78,7 +78,7 @@ TEST(Settings, DefaultsHoldWithoutAnySource) {
   EXPECT_EQ(settings->duration("wait.spin"), 20us);
   EXPECT_EQ(settings->uinteger("emulator.seed"), 0U);
   EXPECT_FALSE(settings->boolean("emulator.adversarial"));
-  EXPECT_THAT(settings->list("transports"), ElementsAre("shm", "tcp"));
+  EXPECT_THAT(settings->list("transports"), ElementsAre("shm", "verbs", "tcp"));
   for (const auto& entry : settings->entries()) EXPECT_EQ(entry.source, "default");
   EXPECT_EQ(settings->entries().size(), std::size(settings_table));
 }
@@ -173,7 +173,7 @@ TEST(Settings, CommandLineErrorsSayWhatIsWrong) {
               HasSubstr("not true or false"));
   EXPECT_THAT(from_command_line({"transports=shm,,tcp"}).error().message(), HasSubstr("an empty word"));
   EXPECT_THAT(from_command_line({"transports=shm,ipx"}).error().message(),
-              HasSubstr("'ipx' is not one of shm, tcp"));
+              HasSubstr("'ipx' is not one of shm, verbs, tcp"));
   EXPECT_THAT(from_command_line({"zzzzzzzzzzzzzzzz=1"}).error().message(), HasSubstr("see: cenote config"));
 }
 
