@@ -64,7 +64,7 @@ class VerbsFaults : public cenote::test::vm::VmTest {
       if (HasFatalFailure()) return;
     }
     // The rail is taken back within a second or two: the next fault shall meet both alive.
-    ASSERT_TRUE(until([&, since = Clock::now()] { return Clock::now() - since > 2500ms; }));
+    ASSERT_TRUE(until([&, since = Clock::now()] { return Clock::now() - since > 1500ms; }));
   }
   std::unique_ptr<Transport> left, right;
   std::unique_ptr<Endpoint> to_right, to_left;
@@ -91,7 +91,7 @@ TEST_F(VerbsFaults, ARailThatIsBackIsUsedAgain) {
     stream_through(9, [] { return std::unique_ptr<int>(); });
   }
   // Both rails are there again when the first may die.
-  ASSERT_TRUE(until([&, since = Clock::now()] { return Clock::now() - since > 8s; }));
+  ASSERT_TRUE(until([&, since = Clock::now()] { return Clock::now() - since > 4s; }));
   stream_through(10, [] { return std::make_unique<LinkDown>("rnet0"); });
 }
 
