@@ -24,6 +24,7 @@ struct Kind {
   std::function<void(FabricOptions&)> prepare{};  ///< what a fabric needs to have it; may be empty
   std::uint64_t unseen = 4000;  ///< signals that a peer who does not look is given before puts wait for it
   int rounds = 200;             ///< of what is tried again and again with new transports
+  bool contended = false;  ///< to poll it is to wait for a lock of the test's own, which looks like sleep
   [[nodiscard]] std::string transport() const { return name.substr(0, name.find('_')); }
 };
 

@@ -51,8 +51,12 @@ World& world(bool lagging) {
 }
 
 Kind kind(std::string name, bool lagging) {
-  return {std::move(name), [lagging] { return make_verbs_transport(world(lagging).options()); },
-          [lagging](FabricOptions& options) { options.verbs = world(lagging).options(); }, 1000};
+  return {std::move(name),
+          [lagging] { return make_verbs_transport(world(lagging).options()); },
+          [lagging](FabricOptions& options) { options.verbs = world(lagging).options(); },
+          1000,
+          200,
+          lagging};
 }
 
 }  // namespace
