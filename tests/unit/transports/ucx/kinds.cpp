@@ -10,7 +10,7 @@ Kind kind(std::string name, const std::string& tls, std::uint64_t unseen) {
   UcxOptions options;
   options.tls = tls;
   return {std::move(name), [options] { return make_ucx_transport(options); },
-          [options](FabricOptions& fabric) { fabric.ucx = options; }, unseen};
+          [options](FabricOptions& fabric) { fabric.ucx = options; }, unseen, 60};
 }
 
 /// Where this machine has no UCX, nothing is tested, and the log says how much.
