@@ -8,7 +8,7 @@ cenote_test(transports_farewell_test SOURCES multi/transports/farewell_test.cpp 
   USES cenote_transports LABELS multi nogrpc TIMEOUT 240)
 cenote_test(transports_hostile_test
   SOURCES unit/transports/hostile_tcp_test.cpp unit/transports/hostile_shm_test.cpp
-    unit/transports/hostile_small_puts_test.cpp unit/transports/kinds.cpp
+    unit/transports/hostile_small_puts_test.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 # The same suite over UCX's shared memory and TCP.
 cenote_test(transports_ucx_test SOURCES ${conformance} unit/transports/ucx/kinds.cpp
@@ -32,5 +32,5 @@ cenote_test(scripted_verbs_test
   USES scripted_verbs LABELS unit nogrpc TIMEOUT 120)
 cenote_test(transports_verbs_test SOURCES ${conformance} unit/transports/verbs/kinds.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
-cenote_test(transports_recovery_test SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/kinds.cpp
+cenote_test(transports_recovery_test SOURCES unit/transports/verbs/recovery_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)

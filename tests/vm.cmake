@@ -25,7 +25,7 @@ if(NOT CENOTE_SANITIZE)  # a minute of forks under emulation; the suite above co
       multi/transports/death_test.cpp multi/transports/farewell_test.cpp vm/verbs_kinds.cpp
     USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 endif()
-cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp vm/verbs_kinds.cpp
+cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 
 # What the address sanitizer could see of it, perf_session_test shows it without a VM.

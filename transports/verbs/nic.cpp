@@ -52,16 +52,16 @@ Result<std::unique_ptr<Nic>> Nic::open(const VerbsApi& api, ibv_device* device, 
   nic->port.name = std::string(api.get_device_name(device)) + ":" + std::to_string(port);
   nic->context = {api.open_device(device), api.close_device};
   if (!nic->context) return fail(refused(*nic, "open device", errno));
-  CENOTE_TRY(nic->describe(options));
-  CENOTE_TRY(nic->make_queues(options));
+  ibv_device_attr attributes{};
+  if (const int number = api.query_device(nic->context.get(), &attributes); number != 0)
+    return fail(refused(*nic, "query device", number));
+  CENOTE_TRY(nic->describe(attributes, options));
+  CENOTE_TRY(nic->make_queues(attributes, options));
   return nic;
 }
 
-Result<void> Nic::describe(const VerbsOptions& options) {
-  ibv_device_attr device{};
+Result<void> Nic::describe(const ibv_device_attr& device, const VerbsOptions& options) {
   ibv_port_attr attributes{};
-  if (const int number = api.query_device(context.get(), &device); number != 0)
-    return fail(refused(*this, "query device", number));
   if (const int number = api.query_port(context.get(), port_number, &attributes); number != 0)
     return fail(refused(*this, "query port", number));
   if (attributes.state != IBV_PORT_ACTIVE)
@@ -106,15 +106,13 @@ Result<void> Nic::read_gids(int only) {
           .fix("`rdma link`, and `ip address` of its network interface, show what it has"));
 }
 
-Result<void> Nic::make_queues(const VerbsOptions& options) {
+Result<void> Nic::make_queues(const ibv_device_attr& device, const VerbsOptions& options) {
   pd = {api.alloc_pd(context.get()), api.dealloc_pd};
   if (!pd) return fail(refused(*this, "make protection domain", errno));
   channel = {api.create_comp_channel(context.get()), api.destroy_comp_channel};
   if (!channel) return fail(refused(*this, "make completion channel", errno));
   if (!set_nonblocking(channel->fd) || !set_nonblocking(context->async_fd))
     return fail(refused(*this, "make completion channel", errno));
-  ibv_device_attr device{};
-  (void)api.query_device(context.get(), &device);
   const auto receives = std::min(options.receives, static_cast<std::uint32_t>(device.max_srq_wr));
   const auto entries = std::min(receives + send_budget, static_cast<std::uint32_t>(device.max_cqe));
   if (receives == 0 || entries <= receives)

@@ -95,9 +95,9 @@ class Nic {
 
  private:
   explicit Nic(const VerbsApi& table) : api(table) {}
-  Result<void> describe(const VerbsOptions& options);
+  Result<void> describe(const ibv_device_attr& device, const VerbsOptions& options);
   Result<void> read_gids(int only);
-  Result<void> make_queues(const VerbsOptions& options);
+  Result<void> make_queues(const ibv_device_attr& device, const VerbsOptions& options);
 
   std::vector<std::byte> slots_;
   Mr slots_mr_;

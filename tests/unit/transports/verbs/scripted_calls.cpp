@@ -52,7 +52,10 @@ ibv_device** new_list(Process& process, std::size_t room) {
   return reinterpret_cast<ibv_device**>(whole + 1);
 }
 Process& owner_of(ibv_device** list) { return *static_cast<Process*>(reinterpret_cast<void**>(list)[-1]); }
-void delete_list(ibv_device** list) { delete[] (reinterpret_cast<void**>(list) - 1); }
+void delete_list(ibv_device** list) {
+  void** const whole = reinterpret_cast<void**>(list) - 1;
+  delete[] whole;
+}
 
 ibv_device** list_devices(Process* process, int* count) {
   Entry entry(Call::get_device_list, *process);
