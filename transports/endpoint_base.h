@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "transports/inbox.h"
 #include "transports/ring_queue.h"
 #include "transports/transport.h"
 
@@ -68,6 +69,22 @@ class EndpointBase : public Endpoint {
     return fail(Error{ErrorCode::resource_exhausted, stage, "queue full"}
                     .with(peer_name_)
                     .fix("progress, poll, then try again"));
+  }
+  /// receive() of whoever keeps arrived messages in an Inbox. After a failure what had come is still given,
+  /// unless the peer broke the protocol.
+  Result<std::optional<std::size_t>> receive_from(Inbox& inbox, std::span<std::byte> out) {
+    const bool trusted = !failure_ || failure_->code == ErrorCode::peer_failed;
+    if (!trusted || inbox.empty()) {
+      if (failure_) [[unlikely]]
+        return failed();
+      return std::nullopt;
+    }
+    auto taken = inbox.take(out);
+    if (taken) {
+      ++stats_.received_messages;
+      stats_.received_bytes += **taken;
+    }
+    return taken;
   }
   void finish(std::uint64_t tag) { done_.push({tag, How::done}); }
   void finish_failed(std::uint64_t tag) { done_.push({tag, How::failed}); }

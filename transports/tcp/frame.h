@@ -39,8 +39,5 @@ static_assert(sizeof(Frame) == 40);
 
 inline constexpr std::size_t max_message = 8192;
 inline constexpr std::size_t max_reason = 512;
-/// Messages under way in one direction: their bytes and `message_charge` for each.
-inline constexpr std::size_t message_window = std::size_t{128} * 1024;
-inline constexpr std::size_t message_charge = 16;
 
 }  // namespace cenote::transport::tcp

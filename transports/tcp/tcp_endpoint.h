@@ -102,18 +102,15 @@ class TcpEndpoint final : public EndpointBase {
   bool sent_since_progress_ = false;
   bool watching_room_ = false;
   bool reading_ = false;
-  std::size_t window_used_ = 0;   ///< of messages to the peer
-  std::size_t inbox_read_ = 0;    ///< where in inbox_ the oldest message begins
-  std::size_t inbox_charge_ = 0;  ///< held there, as the peer counts it
-  std::size_t credit_due_ = 0;    ///< taken, not said so
+  std::size_t window_used_ = 0;  ///< of messages to the peer
   UniqueFd fd_;
   SendQueue out_;
   std::uint64_t sent_past_queue_ = 0;  ///< bytes that never were in out_
   std::uint64_t received_ = 0;         ///< bytes since the handshake
   RingQueue<Awaited> awaited_;
   std::optional<Arriving> arriving_;
-  Bytes rest_;   ///< the beginning of a frame
-  Bytes inbox_;  ///< messages: u32 size, bytes
+  Bytes rest_;  ///< the beginning of a frame
+  Inbox inbox_;
   std::array<std::uint64_t, signal_slots> signals_{};
 
   std::shared_ptr<TcpCore> core_;

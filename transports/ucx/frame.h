@@ -37,8 +37,5 @@ static_assert(sizeof(Frame) == 56);
 inline constexpr std::size_t chunk_size = 60'000;  // one packet over UCX's TCP; large enough for its others
 inline constexpr std::size_t max_message = 4096;
 inline constexpr std::size_t max_reason = 512;
-/// Messages under way in one direction: their bytes and `message_charge` for each.
-inline constexpr std::size_t message_window = std::size_t{128} * 1024;
-inline constexpr std::size_t message_charge = 16;
 
 }  // namespace cenote::transport::ucx

@@ -136,11 +136,8 @@ class UcxEndpoint final : public EndpointBase {
   std::size_t tagged_ = 0;   ///< operations with a tag in out_ or sent_
   std::size_t answers_ = 0;  ///< in out_
   RingQueue<Awaited> awaited_;
-  std::size_t window_used_ = 0;   ///< of messages to the peer
-  std::size_t inbox_read_ = 0;    ///< where in inbox_ the oldest message begins
-  std::size_t inbox_charge_ = 0;  ///< held there, as the peer counts it
-  std::size_t credit_due_ = 0;    ///< taken, not said so
-  Bytes inbox_;                   ///< messages: u32 size, bytes
+  std::size_t window_used_ = 0;  ///< of messages to the peer
+  Inbox inbox_;
   std::array<std::uint64_t, signal_slots> signals_{};
   std::optional<Error> fault_;  ///< found within the worker's progress
 

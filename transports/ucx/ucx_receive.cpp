@@ -136,45 +136,20 @@ Result<void> UcxEndpoint::take_add_reply(const Frame& frame) {
 Result<void> UcxEndpoint::take_message(std::span<const std::byte> body) {
   if (body.size() > max_message)
     return nonsense("it sent a message of " + std::to_string(body.size()) + " bytes");
-  inbox_charge_ += body.size() + message_charge;
-  if (inbox_charge_ > message_window) return nonsense("it sent more messages than it was allowed");
-  const auto size = static_cast<std::uint32_t>(body.size());
-  const auto head = std::as_bytes(std::span(&size, 1));
-  if (inbox_read_ == inbox_.size() || inbox_read_ > message_window) {
-    inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(inbox_read_));
-    inbox_read_ = 0;
-  }
-  inbox_.insert(inbox_.end(), head.begin(), head.end());
-  inbox_.insert(inbox_.end(), body.begin(), body.end());
+  if (!inbox_.charge(body.size())) return nonsense("it sent more messages than it was allowed");
+  inbox_.add(body);
   return {};
 }
 
 Result<std::optional<std::size_t>> UcxEndpoint::receive(std::span<std::byte> out) {
-  const bool trusted = !failure_ || failure_->code == ErrorCode::peer_failed;
-  if (!trusted || inbox_read_ == inbox_.size()) {
-    if (failure_) [[unlikely]]
-      return failed();
-    return std::nullopt;
-  }
-  std::uint32_t size = 0;
-  std::memcpy(&size, inbox_.data() + inbox_read_, sizeof size);
-  if (size > out.size())
-    return fail(
-        ErrorCode::invalid_argument, "receive",
-        "the message has " + std::to_string(size) + " bytes, the buffer " + std::to_string(out.size()));
-  if (size != 0) std::memcpy(out.data(), inbox_.data() + inbox_read_ + sizeof size, size);
-  inbox_read_ += sizeof size + size;
-  ++stats_.received_messages;
-  stats_.received_bytes += size;
-  inbox_charge_ -= size + message_charge;
-  credit_due_ += size + message_charge;
-  if (credit_due_ >= message_window / 4 && !failure_) {
+  auto taken = receive_from(inbox_, out);
+  if (const std::size_t credit = inbox_.credit(); credit != 0 && !failure_) {
     Operation operation;
     operation.frame.type = FrameType::credit;
-    operation.frame.length = std::exchange(credit_due_, 0);
+    operation.frame.length = credit;
     post(std::move(operation));
   }
-  return size;
+  return taken;
 }
 
 }  // namespace cenote::transport::ucx

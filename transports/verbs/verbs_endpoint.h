@@ -147,7 +147,6 @@ class VerbsEndpoint final : public EndpointBase {
   Result<void> take_part(const EventPart& part);
   Result<void> deliver(std::uint8_t slot, std::span<const std::byte> message);
   Result<void> take_message(std::span<const std::byte> bytes);
-  void return_credit();
   // recovery.cpp
   void lane_failed(Lane& lane, std::string why);
   void retire(Lane& lane);
@@ -183,11 +182,8 @@ class VerbsEndpoint final : public EndpointBase {
   std::vector<Operation> cut_;  ///< operations of several pieces
   std::vector<std::uint32_t> free_cut_;
 
-  std::size_t window_used_ = 0;   ///< of messages to the peer
-  std::size_t inbox_read_ = 0;    ///< where in inbox_ the oldest message begins
-  std::size_t inbox_charge_ = 0;  ///< held there, as the peer counts it
-  std::size_t credit_due_ = 0;    ///< taken, not said so
-  Bytes inbox_;                   ///< messages: u32 size, bytes
+  std::size_t window_used_ = 0;  ///< of messages to the peer
+  Inbox inbox_;
 
   std::shared_ptr<VerbsCore> core_;
   VerbsAddress peer_;
@@ -204,9 +200,6 @@ class VerbsEndpoint final : public EndpointBase {
 };
 
 enum class MessageType : std::uint8_t { message = 1, credit = 2 };
-/// Messages under way in one direction: their bytes and `message_charge` for each.
-inline constexpr std::size_t message_window = std::size_t{128} * 1024;
-inline constexpr std::size_t message_charge = 16;
 inline constexpr std::size_t max_reason = 1024;
 
 }  // namespace cenote::transport::verbs

@@ -44,12 +44,9 @@ Result<void> VerbsEndpoint::take_message(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof head) return nonsense("a message without its head");
   std::memcpy(&head, bytes.data(), sizeof head);
   if (head.parts == 0 || head.parts > max_ports) return nonsense("a message of no parts, or too many");
-  if (head.type == static_cast<std::uint8_t>(MessageType::message)) {
-    const std::size_t charge = bytes.size() - sizeof head + message_charge;
-    if (inbox_charge_ + credit_due_ + charge > message_window)
-      return nonsense("more messages than it was given room for");
-    inbox_charge_ += charge;
-  }
+  if (head.type == static_cast<std::uint8_t>(MessageType::message) &&
+      !inbox_.charge(bytes.size() - sizeof head))
+    return nonsense("more messages than it was given room for");
   const EventPart part{head.number & number_mask, head.parts, message_slot, true, bytes};
   if (order_.is_next(part)) return deliver(message_slot, bytes);
   return take_part(part);
@@ -70,49 +67,19 @@ Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte
   }
   if (head.type != static_cast<std::uint8_t>(MessageType::message))
     return nonsense("a message that no transport sends");
-  const auto size = static_cast<std::uint32_t>(body.size());
-  const auto size_bytes = std::as_bytes(std::span(&size, 1));
-  if (inbox_read_ == inbox_.size()) {
-    inbox_.clear();
-    inbox_read_ = 0;
-  }
-  inbox_.insert(inbox_.end(), size_bytes.begin(), size_bytes.end());
-  inbox_.insert(inbox_.end(), body.begin(), body.end());
-  ++stats_.received_messages;
-  stats_.received_bytes += body.size();
+  inbox_.add(body);
   return done();
 }
 
 Result<std::optional<std::size_t>> VerbsEndpoint::receive(std::span<std::byte> out) {
-  if (inbox_read_ == inbox_.size()) {
-    if (failure_) return failed();
-    return std::nullopt;
+  auto taken = receive_from(inbox_, out);
+  if (const std::size_t credit = inbox_.credit(); credit != 0 && !failure_) {
+    Request request;
+    request.kind = Kind::credit;
+    request.value = credit;
+    submit(request);
   }
-  std::uint32_t size = 0;
-  std::memcpy(&size, inbox_.data() + inbox_read_, sizeof size);
-  if (size > out.size())
-    return fail(
-        ErrorCode::invalid_argument, "receive",
-        "the message has " + std::to_string(size) + " bytes, the buffer " + std::to_string(out.size()));
-  if (size != 0) std::memcpy(out.data(), inbox_.data() + inbox_read_ + sizeof size, size);
-  inbox_read_ += sizeof size + size;
-  if (inbox_read_ == inbox_.size()) {
-    inbox_.clear();
-    inbox_read_ = 0;
-  }
-  const std::size_t charge = size + message_charge;
-  inbox_charge_ -= charge;
-  credit_due_ += charge;
-  if (credit_due_ >= message_window / 4) return_credit();
-  return std::optional<std::size_t>(size);
-}
-
-void VerbsEndpoint::return_credit() {
-  if (failure_) return;
-  Request request;
-  request.kind = Kind::credit;
-  request.value = std::exchange(credit_due_, 0);
-  submit(request);
+  return taken;
 }
 
 }  // namespace cenote::transport::verbs
