@@ -36,6 +36,8 @@ class Inbox {
     bytes_.insert(bytes_.end(), message.begin(), message.end());
   }
   [[nodiscard]] bool empty() const { return read_ == bytes_.size(); }
+  /// Bytes of memory in use, those already taken included.
+  [[nodiscard]] std::size_t held() const { return bytes_.size(); }
   /// The oldest into `out`: its size. Not empty(). Errors: invalid_argument (longer than `out`; it stays).
   Result<std::optional<std::size_t>> take(std::span<std::byte> out) {
     std::uint32_t size = 0;
