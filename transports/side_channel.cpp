@@ -16,31 +16,6 @@ namespace {
 constexpr std::size_t head_size = 4;  // u16 length, u8 type, u8 zero
 constexpr std::size_t read_at_once = 4096;
 
-struct Socket {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  [[nodiscard]] sockaddr* get() { return static_cast<sockaddr*>(static_cast<void*>(&storage)); }
-};
-
-Result<Socket> socket_address(const SideAddress& address) {
-  Socket out;
-  sockaddr_in four{};
-  sockaddr_in6 six{};
-  if (::inet_pton(AF_INET, address.host.c_str(), &four.sin_addr) == 1) {
-    four.sin_family = AF_INET;
-    four.sin_port = htons(address.port);
-    std::memcpy(&out.storage, &four, out.length = sizeof four);
-  } else if (::inet_pton(AF_INET6, address.host.c_str(), &six.sin6_addr) == 1) {
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(address.port);
-    std::memcpy(&out.storage, &six, out.length = sizeof six);
-  } else {
-    return fail(ErrorCode::invalid_argument, "read network address",
-                "'" + address.host + "' is no numeric IPv4 or IPv6 address");
-  }
-  return out;
-}
-
 bool means_gone(int number) {
   return number == ECONNRESET || number == ECONNREFUSED || number == ETIMEDOUT || number == EPIPE ||
          number == EHOSTUNREACH;
@@ -54,22 +29,9 @@ tl::unexpected<Error> socket_error(std::string stage, int number) {
 
 }  // namespace
 
-Result<UniqueFd> listen_on(const std::string& host, SideAddress& out) {
-  out = {host, 0};
-  CENOTE_ASSIGN(Socket at, socket_address(out));
-  UniqueFd fd(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd || ::bind(fd.get(), at.get(), at.length) != 0 || ::listen(fd.get(), 4096) != 0 ||
-      ::getsockname(fd.get(), at.get(), &at.length) != 0)
-    return fail(cenote::system_error("listen for peers on " + host, errno));
-  sockaddr_in four{};
-  std::memcpy(&four, &at.storage, sizeof four);  // the port lies at the same place in both families
-  out.port = ntohs(four.sin_port);
-  return fd;
-}
-
 Result<void> SideChannel::dial(const SideAddress& to) {
   const std::string stage = "connect to " + to.host + " port " + std::to_string(to.port);
-  CENOTE_ASSIGN(Socket at, socket_address(to));
+  CENOTE_ASSIGN(SocketAddress at, SocketAddress::parse(to.host, to.port));
   fd_.reset(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) return fail(cenote::system_error(stage, errno));
   const int on = 1;

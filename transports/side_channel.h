@@ -12,6 +12,7 @@
 
 #include "runtime/unique_fd.h"
 #include "transports/listening_core.h"
+#include "transports/socket.h"
 
 namespace cenote::transport {
 
@@ -21,9 +22,6 @@ struct SideAddress {
   std::uint16_t port = 0;
   [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
 };
-
-/// A listener on any free port of `host`, which fills `out`. Errors: invalid_argument, system_error.
-Result<UniqueFd> listen_on(const std::string& host, SideAddress& out);
 
 /// Somebody at the door, with his socket and what he has said so far.
 struct SideGuest : GuestBase {

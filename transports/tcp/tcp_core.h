@@ -13,6 +13,7 @@
 #include "runtime/unique_fd.h"
 #include "transports/listening_core.h"
 #include "transports/region_key.h"
+#include "transports/socket.h"
 #include "transports/tcp/tcp.h"
 
 namespace cenote::transport::tcp {
@@ -26,14 +27,6 @@ struct TcpAddress {
   static Result<TcpAddress> parse(std::span<const std::byte> bytes);
   [[nodiscard]] Bytes bytes() const;
   [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
-};
-
-/// A numeric address as the socket calls want it. Errors: invalid_argument.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  static Result<SocketAddress> parse(const std::string& host, std::uint16_t port);
-  [[nodiscard]] sockaddr* get() { return static_cast<sockaddr*>(static_cast<void*>(&storage)); }
 };
 
 struct Guest : GuestBase {
@@ -70,7 +63,7 @@ class TcpCore final : public ListeningCore<TcpEndpoint, Guest, TcpAddress> {
   void shut();
 
   void remove(TcpEndpoint* endpoint) { std::erase(endpoints, endpoint); }
-  Result<void> tune(int fd) const;
+  [[nodiscard]] Result<void> tune(int fd) const { return tune_socket(fd, options.silence); }
   /// Sends `words`, now as far as the kernel takes them (`said`, may be null), the rest while this transport
   /// lives; then hangs up. False: not all of them are on their way.
   bool part(UniqueFd fd, Bytes words, bool watched, std::size_t* said = nullptr);

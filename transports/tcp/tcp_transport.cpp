@@ -48,57 +48,17 @@ Bytes TcpAddress::bytes() const {
   return out.take();
 }
 
-Result<SocketAddress> SocketAddress::parse(const std::string& host, std::uint16_t port) {
-  SocketAddress out;
-  sockaddr_in four{};
-  sockaddr_in6 six{};
-  if (::inet_pton(AF_INET, host.c_str(), &four.sin_addr) == 1) {
-    four.sin_family = AF_INET;
-    four.sin_port = htons(port);
-    std::memcpy(&out.storage, &four, out.length = sizeof four);
-  } else if (::inet_pton(AF_INET6, host.c_str(), &six.sin6_addr) == 1) {
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(port);
-    std::memcpy(&out.storage, &six, out.length = sizeof six);
-  } else {
-    return fail(ErrorCode::invalid_argument, "read network address",
-                "'" + host + "' is no numeric IPv4 or IPv6 address");
-  }
-  return out;
-}
-
 Result<std::shared_ptr<TcpCore>> TcpCore::create(const TcpOptions& options) {
-  const std::string stage = "listen for peers on " + options.host;
   auto core = std::make_shared<TcpCore>();
   core->options = options;
   core->log = options.log;
   core->scratch.resize(scratch_size);
   CENOTE_ASSIGN(core->self.header, AddressHeader::make("tcp"));
   core->self.host = options.host;
-  CENOTE_ASSIGN(SocketAddress at, SocketAddress::parse(options.host, 0));
-  UniqueFd listener(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener || ::bind(listener.get(), at.get(), at.length) != 0 || ::listen(listener.get(), 4096) != 0 ||
-      ::getsockname(listener.get(), at.get(), &at.length) != 0)
-    return fail(cenote::system_error(stage, errno));
-  sockaddr_in four{};
-  std::memcpy(&four, &at.storage, sizeof four);  // the port lies at the same place in both families
-  core->self.port = ntohs(four.sin_port);
+  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, core->self.port));
   core->address = core->self.bytes();
-  CENOTE_TRY(core->reception.open(std::move(listener), stage));
+  CENOTE_TRY(core->reception.open(std::move(listener), "listen for peers on " + options.host));
   return core;
-}
-
-Result<void> TcpCore::tune(int fd) const {
-  const auto set = [fd](int level, int name, int value) {
-    return ::setsockopt(fd, level, name, &value, sizeof value);
-  };
-  const int silence = static_cast<int>(options.silence.count());
-  const int probe = std::max(1, silence / 1000 / 6);
-  if (set(IPPROTO_TCP, TCP_NODELAY, 1) != 0 || set(SOL_SOCKET, SO_KEEPALIVE, 1) != 0 ||
-      set(IPPROTO_TCP, TCP_KEEPIDLE, probe) != 0 || set(IPPROTO_TCP, TCP_KEEPINTVL, probe) != 0 ||
-      set(IPPROTO_TCP, TCP_KEEPCNT, 5) != 0 || set(IPPROTO_TCP, TCP_USER_TIMEOUT, silence) != 0)
-    return fail(cenote::system_error("set up a socket", errno));
-  return {};
 }
 
 Result<void> TcpCore::reachable(const TcpAddress& peer) const {

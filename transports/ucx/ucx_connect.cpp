@@ -12,7 +12,6 @@
 
 #include "runtime/process.h"
 #include "transports/tcp/send_queue.h"
-#include "transports/tcp/tcp_core.h"
 #include "transports/ucx/ucx_endpoint.h"
 
 namespace cenote::transport::ucx {
@@ -74,7 +73,7 @@ UcxEndpoint::~UcxEndpoint() {
 Result<void> UcxEndpoint::dial() {
   const std::string stage =
       "connect to " + peer_name_ + " at " + peer_.host + " port " + std::to_string(peer_.port);
-  CENOTE_ASSIGN(auto to, tcp::SocketAddress::parse(peer_.host, peer_.port));
+  CENOTE_ASSIGN(auto to, SocketAddress::parse(peer_.host, peer_.port));
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail(cenote::system_error(stage, errno));
   CENOTE_TRY(core_->tune(fd.get()));

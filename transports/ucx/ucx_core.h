@@ -11,6 +11,7 @@
 #include "runtime/unique_fd.h"
 #include "transports/listening_core.h"
 #include "transports/region_key.h"
+#include "transports/socket.h"
 #include "transports/ucx/link.h"
 #include "transports/ucx/ucx.h"
 #include "transports/ucx/worker.h"
@@ -50,7 +51,7 @@ class UcxCore final : public ListeningCore<UcxEndpoint, Guest, UcxAddress> {
 
   void remove(UcxEndpoint* endpoint) { std::erase(endpoints, endpoint); }
   /// A socket to a peer, as both sides use them.
-  Result<void> tune(int fd) const;
+  [[nodiscard]] Result<void> tune(int fd) const { return tune_socket(fd, options.silence); }
   /// Of all frames that carry this number from now on.
   void receive_for(std::uint64_t session, UcxEndpoint* endpoint) { sessions_.emplace(session, endpoint); }
   void forget(std::uint64_t session);

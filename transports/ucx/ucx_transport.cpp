@@ -1,5 +1,3 @@
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -10,7 +8,6 @@
 
 #include "runtime/process.h"
 #include "transports/listening_transport.h"
-#include "transports/tcp/tcp_core.h"
 #include "transports/ucx/ucx_endpoint.h"
 
 namespace cenote::transport {
@@ -42,38 +39,17 @@ Bytes UcxAddress::bytes() const {
 }
 
 Result<std::shared_ptr<UcxCore>> UcxCore::create(const UcxOptions& options) {
-  const std::string stage = "listen for peers on " + options.host;
   auto core = std::make_shared<UcxCore>();
   core->options = options;
   core->log = options.log;
   CENOTE_TRY(core->worker.open(options.tls, &UcxCore::deliver, core.get()));
   CENOTE_ASSIGN(core->self.header, AddressHeader::make("ucx"));
   core->self.host = options.host;
-  CENOTE_ASSIGN(auto at, tcp::SocketAddress::parse(options.host, 0));
-  UniqueFd listener(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener || ::bind(listener.get(), at.get(), at.length) != 0 || ::listen(listener.get(), 4096) != 0 ||
-      ::getsockname(listener.get(), at.get(), &at.length) != 0)
-    return fail(cenote::system_error(stage, errno));
-  sockaddr_in four{};
-  std::memcpy(&four, &at.storage, sizeof four);  // the port lies at the same place in both families
-  core->self.port = ntohs(four.sin_port);
+  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, core->self.port));
   core->address = core->self.bytes();
-  CENOTE_TRY(core->reception.open(std::move(listener), stage));
+  CENOTE_TRY(core->reception.open(std::move(listener), "listen for peers on " + options.host));
   CENOTE_TRY(core->watch(core->worker.sleep_fd(), core->reception.new_serial()));
   return core;
-}
-
-Result<void> UcxCore::tune(int fd) const {
-  const auto set = [fd](int level, int name, int value) {
-    return ::setsockopt(fd, level, name, &value, sizeof value);
-  };
-  const int silence = static_cast<int>(options.silence.count());
-  const int probe = std::max(1, silence / 1000 / 6);
-  if (set(IPPROTO_TCP, TCP_NODELAY, 1) != 0 || set(SOL_SOCKET, SO_KEEPALIVE, 1) != 0 ||
-      set(IPPROTO_TCP, TCP_KEEPIDLE, probe) != 0 || set(IPPROTO_TCP, TCP_KEEPINTVL, probe) != 0 ||
-      set(IPPROTO_TCP, TCP_KEEPCNT, 5) != 0 || set(IPPROTO_TCP, TCP_USER_TIMEOUT, silence) != 0)
-    return fail(cenote::system_error("set up a socket", errno));
-  return {};
 }
 
 Result<void> UcxCore::reachable(const UcxAddress& peer) const {

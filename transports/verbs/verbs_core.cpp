@@ -63,7 +63,8 @@ Result<void> VerbsCore::open(const VerbsOptions& wanted) {
     ports_.push_back(nic->port);
     ++(nic->port.link_layer == LinkLayer::ethernet ? self.ethernet : self.infiniband);
   }
-  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, self.side));
+  self.side.host = options.host;
+  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, self.side.port));
   address = self.bytes();
   CENOTE_TRY(reception.open(std::move(listener), "listen for peers on " + options.host));
   for (const auto& nic : nics) {
