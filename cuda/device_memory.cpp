@@ -1,5 +1,7 @@
 #include "cuda/device_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,6 +10,8 @@
 #include <utility>
 
 #include "cuda/current_context.h"
+#include "cuda/device_copies.h"
+#include "cuda/nic_writes.h"
 #include "cuda/reduce_kernels.h"
 
 namespace cenote::cuda {
@@ -15,13 +19,24 @@ namespace {
 
 constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
 constexpr int kMemoryHost = 1;
-constexpr int kOrderedToOwner = 100;  // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+constexpr int kFlushFromHost = 1;  // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
 
 bool known(int type) { return type >= CENOTE_FLOAT32 && type <= CENOTE_INT64; }
 
-int attribute(Driver& driver, DeviceAttribute which, DeviceId device) {
+int attribute(Driver& driver, DeviceAttribute which, DeviceId device, int unknown = 0) {
   int value = 0;
-  return driver.device_get_attribute(&value, which, device) == Status::success ? value : 0;
+  return driver.device_get_attribute(&value, which, device) == Status::success ? value : unknown;
+}
+
+WritesFacts facts_of(Driver& driver, DeviceId device) {
+  WritesFacts facts;
+  facts.major = attribute(driver, DeviceAttribute::compute_capability_major, device);
+  facts.minor = attribute(driver, DeviceAttribute::compute_capability_minor, device);
+  facts.ordering = attribute(driver, DeviceAttribute::gpu_direct_rdma_writes_ordering, device, -1);
+  facts.flush_options = attribute(driver, DeviceAttribute::gpu_direct_rdma_flush_writes_options, device, -1);
+  facts.coherent_link =
+      attribute(driver, DeviceAttribute::pageable_access_uses_host_page_tables, device) != 0;
+  return facts;
 }
 
 }  // namespace
@@ -39,12 +54,17 @@ struct DeviceMemory::Way {
                       int op);
   Result<void> divide(DevicePtr x, std::size_t count, int type, unsigned divisor);
   Result<void> copy(DevicePtr dst, DevicePtr src, std::size_t bytes);
+  Result<DmaBuf> export_dmabuf(DevicePtr pointer, std::size_t bytes);
+  Result<void> flush();
 
   Driver& driver;
   Context context = nullptr;
   DeviceId device = 0;
   bool dmabuf = false;
+  bool peer_direct = false;
+  bool has_flush = false;
   bool flush_before_read = false;
+  std::string visibility;
   std::string home;
   std::unique_ptr<ReduceKernels> kernels;
 
@@ -96,9 +116,12 @@ Status DeviceMemory::Way::open() {
   }
   home = "cuda:" + std::to_string(device);
   dmabuf = attribute(driver, DeviceAttribute::dma_buf_supported, device) != 0;
-  flush_before_read =
-      attribute(driver, DeviceAttribute::gpu_direct_rdma, device) != 0 &&
-      attribute(driver, DeviceAttribute::gpu_direct_rdma_writes_ordering, device) < kOrderedToOwner;
+  peer_direct = attribute(driver, DeviceAttribute::gpu_direct_rdma, device) != 0;
+  const WritesFacts facts = facts_of(driver, device);
+  const WritesRule& rule = writes_rule(facts);
+  flush_before_read = rule.seen != WritesSeen::at_once;
+  has_flush = rule.seen == WritesSeen::after_flush && (facts.flush_options & kFlushFromHost) != 0;
+  visibility = in_words(rule);
   // A card that cannot run them, or is full, is no failure: the CPU reduces then.
   if (auto loaded = ReduceKernels::load(driver);
       loaded && driver.mem_alloc(&scratch_, kSlotBytes) == Status::success)
@@ -218,6 +241,26 @@ Result<void> DeviceMemory::Way::copy(DevicePtr dst, DevicePtr src, std::size_t b
   });
 }
 
+/// Of the pages around the range: a dma-buf is made of whole ones.
+Result<DmaBuf> DeviceMemory::Way::export_dmabuf(DevicePtr pointer, std::size_t bytes) {
+  const auto page = static_cast<DevicePtr>(::sysconf(_SC_PAGESIZE));
+  const DevicePtr begin = pointer / page * page, end = (pointer + bytes + page - 1) / page * page;
+  const CurrentContext current(driver, context);
+  int fd = -1;
+  auto status = current.status();
+  if (status == Status::success) status = driver.mem_get_dmabuf_fd(&fd, begin, end - begin);
+  if (status != Status::success) return fail(failed("export device memory as a dma-buf", status));
+  return DmaBuf{UniqueFd(fd), pointer - begin};
+}
+
+Result<void> DeviceMemory::Way::flush() {
+  const CurrentContext current(driver, context);
+  auto status = current.status();
+  if (status == Status::success) status = driver.flush_gpu_direct_rdma_writes();
+  if (status != Status::success) return fail(failed("flush what cards wrote to device memory", status));
+  return {};
+}
+
 DeviceMemory::DeviceMemory(std::shared_ptr<Way> way) : way_(std::move(way)) {
   auto access = std::make_shared<DeviceAccess>();
   access->read = [way = way_](std::byte* host, std::uint64_t device, std::size_t bytes) {
@@ -237,6 +280,13 @@ DeviceMemory::DeviceMemory(std::shared_ptr<Way> way) : way_(std::move(way)) {
       return way->divide(x, count, type, divisor);
     };
   }
+  access->export_dmabuf = [way = way_](std::uint64_t device, std::size_t bytes) {
+    return way->export_dmabuf(device, bytes);
+  };
+  if (way_->has_flush) access->flush = [way = way_] { return way->flush(); };
+  access->open_copies = [way = way_](std::size_t bytes) {
+    return open_copies(way->driver, way->context, way->home, bytes, way);
+  };
   access_ = std::move(access);
 }
 
@@ -299,6 +349,8 @@ Result<MemoryDescription> DeviceMemory::describe(DevicePtr pointer, std::size_t 
   memory.flush_before_read = way_->flush_before_read;
   memory.home = way_->home;
   memory.device = access_;
+  memory.peer_direct = way_->peer_direct;
+  memory.visibility = way_->visibility;
   return memory;
 }
 

@@ -5,6 +5,8 @@ cenote_room(cuda
     real_driver.cpp
     reduce_kernels.cpp
     device_memory.cpp
+    device_copies.cpp
+    nic_writes.cpp
     emulator/range_allocator.cpp
     emulator/models.cpp
     emulator/device_heap.cpp

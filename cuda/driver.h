@@ -119,6 +119,7 @@ enum class DeviceAttribute : int {
   compute_capability_minor = 76,
   managed_memory = 83,
   max_shared_memory_per_block_optin = 97,
+  pageable_access_uses_host_page_tables = 100,  ///< a coherent link to the CPU: NVLink-C2C, or POWER9's
   virtual_memory_management = 102,
   handle_type_posix_file_descriptor = 103,
   gpu_direct_rdma = 116,

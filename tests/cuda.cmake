@@ -15,6 +15,8 @@ cenote_test(cuda_driver_test
     unit/cuda/emulator_test.cpp
     unit/cuda/real_driver_test.cpp
     unit/cuda/device_memory_test.cpp
+    unit/cuda/device_rdma_test.cpp
+    unit/cuda/nic_writes_test.cpp
   USES cenote_cuda
   LABELS unit TIMEOUT 300)
 add_dependencies(cuda_driver_test cenote_cuda_standin)
