@@ -9,6 +9,7 @@
 #include <list>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
@@ -89,6 +90,7 @@ class Root final : public BootstrapRoot {
   // of the thread
   std::list<Client> clients_;
   std::unordered_map<std::uint32_t, Client*> ranks_;
+  std::unordered_set<std::uint32_t> came_;          ///< ranks that registered, and may have left again
   std::unordered_map<std::uint32_t, bool> joined_;  ///< ranks that said `done` and may have gone
   std::vector<Loss> losses_;                        ///< oldest first
   std::uint32_t size_ = 0;                          ///< as the first rank said
@@ -253,6 +255,7 @@ void Root::greet(Client& client, Reader& reader) {
   client.channel.set_max_frame(max_reply);
   --strangers_;
   ranks_[rank] = &client;
+  came_.insert(rank);
   if (rank != 0) tell_parent(client);
   for (std::uint64_t child = std::uint64_t{rank} * fan_out + 1;
        child <= std::uint64_t{rank} * fan_out + fan_out; ++child) {
@@ -278,9 +281,12 @@ void Root::tell_parent(Client& client) {
   client.channel.queue(Writer().put(Kind::parent_at).text(at.host).put(at.port).bytes());
 }
 
+/// Who never came; only when all have come, who has left: a rank that gave up waiting is not whom the others
+/// wait for.
 void Root::tell_missing(Client& client) {
-  const auto text =
-      list_ranks(size_, [this](std::uint32_t r) { return !ranks_.contains(r) && !joined_.contains(r); });
+  auto text = list_ranks(size_, [this](std::uint32_t r) { return !came_.contains(r); });
+  if (text.empty())
+    text = list_ranks(size_, [this](std::uint32_t r) { return !ranks_.contains(r) && !joined_.contains(r); });
   client.channel.queue(Writer().put(Kind::missing).text(text).bytes());
 }
 

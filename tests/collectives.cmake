@@ -9,10 +9,10 @@ cenote_test(collectives_executor_test
   SOURCES unit/collectives/executor_test.cpp unit/collectives/executor_device_test.cpp
   USES cenote_collectives)
 cenote_test(collectives_communicator_test
-  SOURCES multi/collectives/communicator_test.cpp
+  SOURCES multi/collectives/communicator_test.cpp multi/collectives/operations_test.cpp multi/collectives/modes.cpp
   USES cenote_collectives LABELS multi)
 cenote_test(collectives_failure_test
-  SOURCES multi/collectives/failure_test.cpp
+  SOURCES multi/collectives/failure_test.cpp multi/collectives/forming_test.cpp multi/collectives/modes.cpp
   USES cenote_collectives LABELS multi TIMEOUT 300)
 
 # The shared library from a C program: no C++ runtime of its own, nothing but the public header.

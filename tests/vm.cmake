@@ -28,6 +28,13 @@ endif()
 cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 
+# The collectives with every rank behind verbs: as threads, and as processes that die.
+if(NOT CENOTE_SANITIZE)  # as above
+  cenote_test(vm_collectives_test SOURCES
+      multi/collectives/operations_test.cpp multi/collectives/failure_test.cpp vm/collectives_modes.cpp
+    USES cenote_vm cenote_collectives LABELS vm TIMEOUT 600)
+endif()
+
 # What the address sanitizer could see of it, perf_session_test shows it without a VM.
 if(TARGET cenote AND NOT CENOTE_SANITIZE)
   cenote_test(vm_perf_test SOURCES vm/perf_test.cpp multi/agent/cluster.cpp

@@ -203,6 +203,14 @@ SocketAddress parent_of(FrameChannel& rank) {
   return at;
 }
 
+TEST(Bootstrap, JoinDoesNotNameARankThatGaveUpAmongThoseThatNeverCame) {
+  const auto root = make_root();
+  (void)register_rank(*root, 1, 3);
+  const auto group = Bootstrap::join(root->id(), 0, 3, Deadline::in(1s));
+  ASSERT_FALSE(group);
+  EXPECT_THAT(group.error().message(), HasSubstr("rank 2 of 3 has not arrived"));
+}
+
 TEST(Bootstrap, RefusesASecondRankOfTheSameNumber) {
   const auto root = make_root();
   const auto first = register_rank(*root, 1, 3);
