@@ -73,12 +73,7 @@ Result<bool> VerbsEndpoint::find_memory(Request& request, Piece& piece, unsigned
     piece.block = core_->blocks.take();
     if (piece.block == Blocks::none) return false;
     std::byte* const block = core_->blocks.at(piece.block);
-    if (piece.purpose == Purpose::put) {
-      std::memcpy(block, piece.local, piece.length);
-    } else {
-      piece.to = piece.local;
-    }
-    piece.local = block;
+    if (piece.purpose == Purpose::put) std::memcpy(block, piece.local, piece.length);
     return true;
   }
   if (request.operation == no_operation) request.operation = begin_operation(request);
@@ -103,7 +98,7 @@ bool VerbsEndpoint::make_event(Lane& lane, Piece& piece, std::uint8_t slot) {
   return true;
 }
 
-Result<void> VerbsEndpoint::post_parts(const Lane& lane, const Piece& piece) {
+void VerbsEndpoint::post_parts(const Lane& lane, const Piece& piece) {
   for (Lane& other : lanes_) {
     if (&other == &lane || !other.dirty) continue;
     Piece part;
@@ -111,9 +106,8 @@ Result<void> VerbsEndpoint::post_parts(const Lane& lane, const Piece& piece) {
     part.parts = piece.parts;
     part.slot = piece.slot;
     part.event = piece.event;
-    CENOTE_TRY(post(other, part));
+    post(other, part);
   }
-  return done();
 }
 
 std::uint32_t VerbsEndpoint::local_key(const Lane& lane, const Piece& piece) const {
@@ -125,10 +119,12 @@ std::uint32_t VerbsEndpoint::local_key(const Lane& lane, const Piece& piece) con
   return region == nullptr ? 0 : region->regions[nic]->lkey;
 }
 
-Result<void> VerbsEndpoint::post(Lane& lane, Piece& piece) {
+void VerbsEndpoint::post(Lane& lane, Piece& piece) {
+  if (!lane.alone) open_ = nullptr;
   Work work;
   work.length = piece.length;
-  work.local = piece.local;
+  std::byte* const block = piece.block != Blocks::none ? core_->blocks.at(piece.block) : nullptr;
+  work.local = block != nullptr ? block : piece.local;
   switch (piece.purpose) {
     case Purpose::put:
       work.opcode = piece.parts != 0 ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
@@ -141,7 +137,7 @@ Result<void> VerbsEndpoint::post(Lane& lane, Piece& piece) {
       break;
     case Purpose::atomic:
       work.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-      work.add = piece.add;
+      std::memcpy(&work.add, block + sizeof work.add, sizeof work.add);
       break;
     case Purpose::message:
       work.opcode = IBV_WR_SEND;
@@ -160,7 +156,14 @@ Result<void> VerbsEndpoint::post(Lane& lane, Piece& piece) {
   lane.posted(piece);
   if (piece.borrows) ++borrowed_;
   if (piece.operation != no_operation && !piece.again) ++cut_[piece.operation].pieces;
-  return lane.rail->post(work, piece);
+  if (auto posted = lane.rail->post(work, piece); !posted) [[unlikely]]
+    refused(lane, piece, posted.error().message());
+}
+
+/// A card that does not take what there is room for: its rail has failed, and this is replayed with the rest.
+void VerbsEndpoint::refused(Lane& lane, const Piece& piece, const std::string& why) {
+  lane.refused.push_back(piece);
+  lane_failed(lane, lane.rail->text() + ": " + why);
 }
 
 Result<bool> VerbsEndpoint::issue_put(Request& request) {
@@ -188,10 +191,12 @@ Result<bool> VerbsEndpoint::issue_put(Request& request) {
     }
     if (!last && request.operation == no_operation) request.operation = begin_operation(request);
     piece.operation = request.operation;
-    CENOTE_TRY(post(*lane, piece));
-    if (piece.parts > 1) CENOTE_TRY(post_parts(*lane, piece));
+    post(*lane, piece);
+    if (piece.parts > 1) post_parts(*lane, piece);
     if (last && request.operation != no_operation) cut_[request.operation].whole = true;
     request.posted += bytes;
+    if (recovering_ != 0) [[unlikely]]
+      return last;
   } while (request.posted < request.size);
   return true;
 }
@@ -214,9 +219,10 @@ Result<bool> VerbsEndpoint::issue_get(Request& request) {
     if (!found) return false;
     if (!last && request.operation == no_operation) request.operation = begin_operation(request);
     piece.operation = request.operation;
-    CENOTE_TRY(post(*lane, piece));
+    post(*lane, piece);
     if (last && request.operation != no_operation) cut_[request.operation].whole = true;
     request.posted += bytes;
+    if (recovering_ != 0) return last;
   }
   return true;
 }
@@ -232,14 +238,14 @@ Result<bool> VerbsEndpoint::issue_atomic(Request& request) {
   piece.block = core_->blocks.take();
   if (piece.block == Blocks::none) return false;
   piece.purpose = Purpose::atomic;
-  piece.local = core_->blocks.at(piece.block);
+  // In its block the addend follows where the old value will come.
+  std::memcpy(core_->blocks.at(piece.block) + sizeof request.value, &request.value, sizeof request.value);
+  piece.local = static_cast<std::byte*>(static_cast<void*>(request.old));
   piece.length = sizeof request.value;
   piece.key = request.key;
   piece.remote = request.remote;
-  piece.add = request.value;
-  piece.to = request.old;
   piece.tag = request.tag;
-  CENOTE_TRY(post(*lane, piece));
+  post(*lane, piece);
   return true;
 }
 
@@ -252,7 +258,6 @@ Result<bool> VerbsEndpoint::issue_message(Request& request) {
   piece.purpose = Purpose::message;
   if (!make_event(*lane, piece, message_slot)) return false;
   piece.block = request.block;
-  piece.local = core_->blocks.at(request.block);
   piece.length = static_cast<std::uint32_t>(sizeof(MessageHead) + request.size);
   MessageHead head;
   head.number = piece.event;
@@ -260,18 +265,18 @@ Result<bool> VerbsEndpoint::issue_message(Request& request) {
       static_cast<std::uint8_t>(request.kind == Kind::message ? MessageType::message : MessageType::credit);
   head.parts = piece.parts;
   head.value = request.value;
-  std::memcpy(piece.local, &head, sizeof head);
-  CENOTE_TRY(post(*lane, piece));
-  if (piece.parts > 1) CENOTE_TRY(post_parts(*lane, piece));
+  std::memcpy(core_->blocks.at(request.block), &head, sizeof head);
+  post(*lane, piece);
+  if (piece.parts > 1) post_parts(*lane, piece);
   return true;
 }
 
 void VerbsEndpoint::finish_piece(const Piece& piece) {
   if (piece.borrows) --borrowed_;
   if (piece.block != Blocks::none) {
-    if (piece.purpose == Purpose::get) std::memcpy(piece.to, piece.local, piece.length);
-    if (piece.purpose == Purpose::atomic && piece.to != nullptr)
-      std::memcpy(piece.to, piece.local, sizeof(std::uint64_t));
+    const bool brings = piece.purpose == Purpose::get || piece.purpose == Purpose::atomic;
+    if (brings && piece.local != nullptr)
+      std::memcpy(piece.local, core_->blocks.at(piece.block), piece.length);
     core_->blocks.give(piece.block);
   }
   if (piece.purpose > Purpose::atomic) return;

@@ -12,18 +12,19 @@ constexpr auto measure_at_least = std::chrono::milliseconds(2);
 
 }  // namespace
 
+void Lane::note_write(const Piece& piece) {
+  low = writes == 0 ? piece.remote : std::min(low, piece.remote);
+  high = writes == 0 ? piece.remote + piece.length : std::max(high, piece.remote + piece.length);
+  ++writes;
+  dirty = piece.parts == 0;
+}
+
 void Lane::posted(Piece& piece) {
-  if (piece.writes()) {
-    low = writes == 0 ? piece.remote : std::min(low, piece.remote);
-    high = writes == 0 ? piece.remote + piece.length : std::max(high, piece.remote + piece.length);
-    ++writes;
-  }
   if (piece.parts != 0) {
     piece.part_number = ++parts_posted;
     dirty = false;
-  } else if (piece.writes()) {
-    dirty = true;
   }
+  if (!alone && piece.writes()) note_write(piece);
   if (piece.length < large_piece) return;
   if (under_way == 0) {
     measured_since = Clock::now();
@@ -33,7 +34,7 @@ void Lane::posted(Piece& piece) {
 }
 
 void Lane::finished(const Piece& piece) {
-  if (piece.writes()) --writes;
+  if (!alone && piece.writes()) --writes;
   if (piece.length < large_piece) return;
   under_way -= piece.length;
   measured += piece.length;

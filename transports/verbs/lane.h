@@ -34,11 +34,13 @@ struct Lane {
   std::uint32_t parts_received = 0;  ///< from the peer
   std::uint32_t peer_received = 0;   ///< what the peer says of parts_posted
   bool peer_down = false;
+  std::vector<Piece> refused;  ///< what the card did not take: after all that is under way
   std::vector<Piece> orphans;  ///< not known to be done when it died, in order
   Clock::time_point retry_at{}, latest_good{};
   Clock::duration pause = std::chrono::seconds(1);  ///< before the next attempt to revive it
 
   // Traffic.
+  bool alone = true;          ///< the only lane: what of it others would have to know is not kept
   bool dirty = false;         ///< written to since its latest part of an event
   std::size_t under_way = 0;  ///< bytes of large pieces
   std::size_t writes = 0;     ///< pieces under way that write, between low and high there
@@ -49,6 +51,8 @@ struct Lane {
 
   [[nodiscard]] bool alive() const { return state == State::alive; }
   void posted(Piece& piece);
+  /// What the other lanes have to know of a write; posted() calls it.
+  void note_write(const Piece& piece);
   void finished(const Piece& piece);
   /// Bytes that may be under way before others are tried: a few milliseconds' worth.
   [[nodiscard]] std::size_t window() const;

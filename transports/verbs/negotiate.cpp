@@ -274,6 +274,7 @@ Result<void> VerbsEndpoint::settle(const std::vector<bool>& theirs) {
 void VerbsEndpoint::become_ready() {
   stage_ = Stage::ready;
   for (Lane& lane : lanes_) {
+    lane.alone = lanes_.size() == 1;
     if (lane.proved) {
       lane.state = Lane::State::alive;
       core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text());

@@ -72,6 +72,7 @@ class Nic {
   /// The buffer goes back to the receive queue, at the next give_back() at the latest.
   void free_slot(std::uint32_t index) { free_.push_back(index); }
   Result<void> give_back();
+  [[nodiscard]] bool has_free_slots() const { return !free_.empty(); }
 
   /// Wakes the sleeper at the next completion.
   Result<void> request_wakeup();

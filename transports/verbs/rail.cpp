@@ -56,7 +56,8 @@ Result<void> Rail::make_queue_pair(const VerbsOptions& options) {
     if (number == ENOMEM) error.code = ErrorCode::resource_exhausted;
     return fail(std::move(error));
   }
-  depth_ = nic_.max_depth;
+  most_ = nic_.max_depth - std::min(2U, nic_.max_depth - 1);
+  sent_.reserve(nic_.max_depth);
   max_inline_ = init.cap.max_inline_data;
   CENOTE_TRY(random_bytes(std::as_writable_bytes(std::span(&packet_sequence_, 1))));
   packet_sequence_ &= psn_mask;
@@ -120,7 +121,7 @@ Result<void> Rail::post(const Work& work, const Piece& piece, bool signaled) {
   part.lkey = work.lkey;
   ibv_send_wr request;
   const std::uint32_t number = posted_ + 1;
-  request.wr_id = (std::uint64_t{id_} << 32) | number;
+  request.wr_id = mark_ | number;
   request.next = nullptr;
   request.sg_list = &part;
   request.num_sge = work.length != 0 ? 1 : 0;
@@ -140,25 +141,16 @@ Result<void> Rail::post(const Work& work, const Piece& piece, bool signaled) {
   ibv_send_wr* bad = nullptr;
   if (const int failed = nic_.api.post_send(qp_.get(), &request, &bad); failed != 0) [[unlikely]]
     return fail(cenote::system_error("post to the card", failed).on(nic_.port.name));
+  if (signaled) ask(number);
   posted_ = number;
   --nic_.send_room;
   sent_.push(piece);
-  if (signaled) {
-    asked_ = number;
-    unsignaled_ = 0;
-  }
   return {};
 }
 
 Result<void> Rail::poke() {
-  if (posted_ == finished_ || asked_ != finished_) return {};
+  if (!needs_poke()) return {};
   return post(Work{}, Piece{}, true);
-}
-
-Piece Rail::take_oldest() {
-  ++finished_;
-  ++nic_.send_room;
-  return sent_.pop();
 }
 
 std::string Rail::text() const { return gids_.empty() ? nic_.port.name : gids_; }

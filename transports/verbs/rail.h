@@ -1,9 +1,12 @@
 // Rail: one queue pair to a peer, and what has been posted on it, in order, until the card says it is done.
 // Completions are asked for rarely: the first few that are under way, and then every sixteenth, tell of those
-// before them too.
+// before them too; what none will tell of is asked after once nothing new follows.
 #pragma once
 
+#include <endian.h>
+
 #include <memory>
+#include <span>
 
 #include "transports/ring_queue.h"
 #include "transports/verbs/nic.h"
@@ -16,27 +19,29 @@ class VerbsEndpoint;
 enum class Purpose : std::uint8_t { put, get, atomic, message, part, probe, quiet };
 
 /// One work request's worth of an operation: enough to post it, on this rail or, should this one die, on
-/// another, and to finish it.
+/// another, and to finish it. One cache line.
 struct Piece {
   Purpose purpose = Purpose::quiet;
   std::uint8_t parts = 0;         ///< of the event it is a part of; 0: of none
   std::uint8_t slot = 0;          ///< the event's signal, or message_slot
   bool again = false;             ///< replayed: counted already
   bool borrows = false;           ///< the card reads or writes the caller's memory
+  bool plain = false;             ///< a small put, all of its operation, with nothing to give back
+  std::uint16_t unused = 0;       //   (with the number, bytes that are written at once)
   std::uint32_t event = 0;        ///< its number
   std::uint32_t part_number = 0;  ///< counts the parts of this rail
   std::uint32_t length = 0;
   std::uint32_t key = 0;          ///< of the peer's memory, among the endpoint's keys
-  std::uint32_t block = ~0U;      ///< of Blocks, given back when it is done
+  std::uint32_t block = ~0U;      ///< of Blocks: where the card reads or writes instead; given back when done
   std::uint32_t operation = ~0U;  ///< of the endpoint's operations of several pieces; ~0: it is all of its
   std::uint64_t tag = 0;          ///< where it is all of its operation
-  std::byte* local = nullptr;     ///< here
-  void* to = nullptr;             ///< where a get or an atomic copies what came into its block
+  std::byte* local = nullptr;     ///< the caller's memory
   std::uint64_t remote = 0;       ///< there
-  std::uint64_t add = 0;
+  std::uint64_t unused_too = 0;
 
   [[nodiscard]] bool writes() const { return purpose == Purpose::put && length != 0; }
 };
+static_assert(sizeof(Piece) == 64);
 
 struct Work {
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
@@ -82,16 +87,45 @@ class Rail {
                        const VerbsOptions& options);
 
   /// Room for a work request.
-  [[nodiscard]] bool has_room() const { return sent_.size() + 2 < depth_ && nic_.send_room > 2; }
+  [[nodiscard]] bool has_room() const { return sent_.size() < most_ && nic_.send_room > 2; }
   [[nodiscard]] std::uint32_t max_inline() const { return max_inline_; }
   /// Where has_room(). Errors: system_error.
   Result<void> post(const Work& work, const Piece& piece) {
     return post(work, piece, needs_completion(work));
   }
+  /// To be filled in before; what is under way from then on.
+  [[nodiscard]] Piece& next_piece() { return sent_.next(); }
+  /// A write of 1 to max_inline() bytes, taken before it returns. Where has_room(). 0, or errno: nothing was
+  /// posted.
+  int write_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey) {
+    write_.opcode = IBV_WR_RDMA_WRITE;
+    return post_inline(bytes, remote, rkey);
+  }
+  int write_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey,
+                   std::uint32_t immediate) {
+    write_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    write_.imm_data = htobe32(immediate);
+    return post_inline(bytes, remote, rkey);
+  }
   /// Asks for a completion where some are under way that none would tell of.
   Result<void> poke();
+  [[nodiscard]] bool needs_poke() const { return posted_ != finished_ && asked_ == finished_; }
+  /// Whether anything was posted since the last time it was asked: what follows may soon tell of it.
+  [[nodiscard]] bool is_busy() { return std::exchange(seen_, posted_) != posted_; }
   /// What is under way, oldest first; then nothing is.
-  Piece take_oldest();
+  Piece take_oldest() {
+    const Piece oldest = sent_.pop();
+    finished_more(1);
+    return oldest;
+  }
+  [[nodiscard]] const Piece& oldest() { return sent_.front(); }
+  [[nodiscard]] const Piece& latest() const { return sent_.back(); }
+  /// The oldest under way, at most `most`, as far as they lie in one piece; finish() takes some of them.
+  [[nodiscard]] std::span<const Piece> oldest(std::size_t most) { return sent_.run(most); }
+  void finish(std::size_t count) {
+    sent_.drop(count);
+    finished_more(static_cast<std::uint32_t>(count));
+  }
 
   template <class Function>
   void each_under_way(const Function& function) {
@@ -120,25 +154,81 @@ class Rail {
 
  private:
   Rail(VerbsEndpoint& owner, Nic& nic, std::size_t nic_index, std::uint32_t id)
-      : nic_(nic), nic_index_(nic_index), id_(id), owner_(&owner) {}
+      : nic_(nic),
+        nic_index_(nic_index),
+        id_(id),
+        mark_(std::uint64_t{id} << 32),
+        owner_(&owner),
+        post_send_(nic.api.post_send) {
+    write_.sg_list = &write_part_;
+    write_.num_sge = 1;
+  }
   Result<void> make_queue_pair(const VerbsOptions& options);
   Result<void> modify(ibv_qp_attr& attributes, int mask, const char* step) const;
-  [[nodiscard]] bool needs_completion(const Work& work) {
-    return sent_.size() < quiet_ || work.length > large_ || ++unsignaled_ >= moderation_;
-  }
   Result<void> post(const Work& work, const Piece& piece, bool signaled);
+  [[nodiscard]] bool needs_completion(const Work& work) const {
+    return is_asked_for(posted_ + 1) || work.length > large_;
+  }
+  [[nodiscard]] bool is_asked_for(std::uint32_t number) const {
+    return static_cast<std::int32_t>(number - next_ask_) >= 0;
+  }
+  void ask(std::uint32_t number) {
+    asked_ = number;
+    next_ask_ = number + (sent_.size() < quiet_ ? 1 : moderation_);
+  }
+  void finished_more(std::uint32_t count) {
+    finished_ += count;
+    nic_.send_room += count;
+    if (sent_.size() < quiet_) next_ask_ = posted_ + 1;
+  }
+  // All is counted before the call, so that little has to be kept over it.
+  int post_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey) {
+    const std::uint32_t number = posted_ + 1;
+    unsigned flags = IBV_SEND_INLINE;
+    if (is_asked_for(number)) {
+      flags = unsigned{IBV_SEND_INLINE} | unsigned{IBV_SEND_SIGNALED};
+      ask(number);
+    }
+    posted_ = number;
+    write_part_.addr = reinterpret_cast<std::uintptr_t>(bytes.data());
+    write_part_.length = static_cast<std::uint32_t>(bytes.size());
+    write_.wr_id = mark_ | number;
+    write_.send_flags = flags;
+    write_.wr.rdma.remote_addr = remote;
+    write_.wr.rdma.rkey = rkey;
+    sent_.added(1);
+    --nic_.send_room;
+    const int failed = post_send_(qp_.get(), &write_, &refused_);
+    if (failed != 0) [[unlikely]]
+      forget_latest();
+    return failed;
+  }
+  void forget_latest() {
+    sent_.take_back();
+    ++nic_.send_room;
+    --posted_;
+    asked_ = finished_;  // what is under way is asked after by the next one, or poke()
+    next_ask_ = posted_ + 1;
+  }
 
   static constexpr std::uint32_t quiet_ = 4, moderation_ = 16, large_ = 8192;
   Nic& nic_;
   std::size_t nic_index_;
   std::uint32_t id_;
+  std::uint64_t mark_;  ///< the id, where wr_id has it
   VerbsEndpoint* owner_;
-  std::uint32_t depth_ = 0, max_inline_ = 0, packet_sequence_ = 0;
-  std::uint32_t unsignaled_ = 0;  ///< since the last that asked for a completion
-  std::uint32_t posted_ = 0;      ///< number of the latest; they count from 1, modulo 2^32
-  std::uint32_t asked_ = 0;       ///< the latest that asked
-  std::uint32_t finished_ = 0;    ///< the latest that is done
+  std::uint32_t most_ = 0, max_inline_ = 0, packet_sequence_ = 0;
+  std::uint32_t posted_ = 0;    ///< number of the latest; they count from 1, modulo 2^32
+  std::uint32_t asked_ = 0;     ///< the latest that asked
+  std::uint32_t next_ask_ = 1;  ///< from this one on the next asks
+  std::uint32_t finished_ = 0;  ///< the latest that is done
+  std::uint32_t seen_ = 0;      ///< the latest when is_busy() was asked
   RingQueue<Piece> sent_;
+  // What post_inline() posts: most of it stays from write to write.
+  ibv_send_wr write_{};
+  ibv_sge write_part_{};
+  ibv_send_wr* refused_ = nullptr;
+  decltype(VerbsApi::post_send) post_send_;
   Owned<ibv_qp> qp_;
   std::string gids_;
 };

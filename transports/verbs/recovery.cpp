@@ -30,6 +30,7 @@ void VerbsEndpoint::lane_failed(Lane& lane, std::string why) {
   core_->log_debug("rail to " + peer_name_ + " failed: " + why);
   lane.why = std::move(why);
   lane.state = Lane::State::failing;
+  open_ = nullptr;
   unwell_ = true;
   ++recovering_;
   core_->happened = true;
@@ -61,6 +62,12 @@ void VerbsEndpoint::retire(Lane& lane) {
     piece.borrows = false;
     lane.orphans.push_back(piece);
   }
+  for (Piece& piece : lane.refused) {
+    if (piece.borrows) --borrowed_;
+    piece.borrows = false;
+    lane.orphans.push_back(piece);
+  }
+  lane.refused.clear();
   core_->forget(*lane.rail);
   lane.rail.reset();
   lane.state = Lane::State::down;
@@ -129,7 +136,7 @@ void VerbsEndpoint::recover(Lane& lane) {
   core_->happened = true;
 }
 
-Result<bool> VerbsEndpoint::replay() {
+bool VerbsEndpoint::replay() {
   bool any = false;
   while (recovering_ == 0 && !replay_.empty()) {
     Lane* lane = first_alive();
@@ -137,7 +144,8 @@ Result<bool> VerbsEndpoint::replay() {
     Piece piece = replay_.front();
     replay_.pop_front();
     piece.borrows = piece.block == Blocks::none && piece.length != 0;
-    CENOTE_TRY(post(*lane, piece));
+    piece.plain = false;
+    post(*lane, piece);
     any = true;
   }
   return any;
@@ -177,6 +185,7 @@ void VerbsEndpoint::revival_failed(Lane& lane, std::string why) {
 
 void VerbsEndpoint::lane_is_up(Lane& lane) {
   lane.state = Lane::State::alive;
+  open_ = nullptr;
   lane.pause = first_pause;
   core_->log_debug("rail to " + peer_name_ + " is back: " + lane.rail->text());
   core_->happened = true;

@@ -16,6 +16,12 @@ constexpr std::uint32_t block_count = 512;
 constexpr auto parting_time = std::chrono::seconds(5);
 constexpr std::uint32_t index_bits = 16;
 
+/// Whether all that `earlier` says follows from `later`, the next: both are of one rail, which keeps the
+/// order.
+bool tells_of(const ibv_wc& later, const ibv_wc& earlier) {
+  return (later.wr_id >> 32) == (earlier.wr_id >> 32) && earlier.status == IBV_WC_SUCCESS;
+}
+
 }  // namespace
 
 Result<VerbsAddress> VerbsAddress::parse(std::span<const std::byte> bytes) {
@@ -136,14 +142,17 @@ bool VerbsCore::poll(Nic& nic, bool& dry) {
       return any;
     }
     any = true;
-    for (const ibv_wc& completion : std::span(completions).first(static_cast<std::size_t>(count))) {
+    for (int i = 0; i < count; ++i) {
+      const ibv_wc& completion = completions[static_cast<std::size_t>(i)];
       if ((completion.wr_id & receive_mark) != 0) {
         received(nic, completion);
-      } else {
+      } else if (i + 1 == count || !tells_of(completions[static_cast<std::size_t>(i) + 1], completion)) {
         sent(completion);
       }
     }
-    if (auto given = nic.give_back(); !given) fail_all(nic, given.error().message());
+    if (nic.has_free_slots()) {
+      if (auto given = nic.give_back(); !given) fail_all(nic, given.error().message());
+    }
     if (count < static_cast<int>(completions_at_once)) return any;
   }
   dry = false;
@@ -192,7 +201,7 @@ bool VerbsCore::progress() {
   }
   if (look_soon || ending || reception.due()) any = look() || any;
   for (VerbsEndpoint* endpoint : endpoints) {
-    any = endpoint->retire_rails(dry) || any;
+    if (!endpoint->is_calm()) any = endpoint->retire_rails(dry) || any;
     if (ending) any = endpoint->finish_ending(dry) || any;
   }
   if (!partings_.empty()) any = proceed_partings() || any;
@@ -263,7 +272,7 @@ bool VerbsCore::arm() {
   bool dry = true;
   if (poll(dry)) happened = true;
   for (VerbsEndpoint* endpoint : endpoints) {
-    if (endpoint->flush() || endpoint->is_ending()) happened = true;
+    if (endpoint->flush(true) || endpoint->is_ending()) happened = true;
   }
   if (!happened && !reception.interrupted()) return true;
   disarm();

@@ -21,10 +21,10 @@ Error error_of(ibv_wc_status status, const Rail& rail) {
   return error;
 }
 
-/// Whether another rail may succeed where this one failed.
+/// Whether another rail may succeed where this one failed. A card that has lost packets may take what follows
+/// for an invalid request (Soft-RoCE, its port going down): what is posted here is never one.
 bool is_of_the_rail(ibv_wc_status status) {
-  return status != IBV_WC_REM_ACCESS_ERR && status != IBV_WC_REM_INV_REQ_ERR &&
-         status != IBV_WC_LOC_PROT_ERR && status != IBV_WC_LOC_LEN_ERR && status != IBV_WC_REM_OP_ERR;
+  return status != IBV_WC_REM_ACCESS_ERR && status != IBV_WC_LOC_PROT_ERR && status != IBV_WC_LOC_LEN_ERR;
 }
 
 }  // namespace
@@ -107,39 +107,19 @@ Result<void> VerbsEndpoint::check(const RemoteSlice& slice, std::uint64_t length
 
 // A piece may have to be posted anew, over a rail with another key: keys are kept, each once.
 std::uint32_t VerbsEndpoint::key_index(const VerbsKey& key) {
-  if (latest_key_ < keys_.size() && keys_[latest_key_] == key) [[likely]]
+  if (latest_ == key) [[likely]]
     return latest_key_;
   if (keys_.size() >= most_keys && operations_ == 0) {
     keys_.clear();
     key_of_region_.clear();
   }
+  latest_ = key;
   const auto found = key_of_region_.find(key.region);
   if (found != key_of_region_.end() && keys_[found->second] == key) return latest_key_ = found->second;
   latest_key_ = static_cast<std::uint32_t>(keys_.size());
   keys_.push_back(key);
   key_of_region_[key.region] = latest_key_;
   return latest_key_;
-}
-
-Result<void> VerbsEndpoint::put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
-                                std::uint64_t tag) {
-  if (failure_) [[unlikely]]
-    return failed();
-  if (full()) [[unlikely]]
-    return queue_full("put");
-  if (signal >= signal_slots && signal != no_signal) [[unlikely]]
-    return fail(ErrorCode::invalid_argument, "put", "no signal slot " + std::to_string(signal));
-  Request request;
-  CENOTE_TRY(check(dst, src.size(), "put", request));
-  request.signal = signal;
-  request.local = const_cast<std::byte*>(src.data());  // only read
-  request.size = src.size();
-  request.tag = tag;
-  ++stats_.puts;
-  stats_.bytes_put += src.size();
-  ++operations_;
-  submit(request);
-  return done();
 }
 
 Result<void> VerbsEndpoint::get(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag) {
@@ -214,24 +194,22 @@ void VerbsEndpoint::submit(Request& request) {
     // What cannot be posted any more is told by flush(): not in the midst of the caller's call.
   }
   waiting_.push(request);
+  open_ = nullptr;
   core_->happened = true;
 }
 
-bool VerbsEndpoint::flush() {
+bool VerbsEndpoint::flush(bool last) {
+  if (is_calm()) [[likely]] {
+    poke_rails(last);
+    return false;
+  }
   if (failure_) return false;
   bool any = false;
   if (side_) {
     if (auto sent = side_->flush(); sent) any = *sent;
   }
   if (stage_ != Stage::ready) return any;
-  if (!replay_.empty()) {
-    auto replayed = replay();
-    if (!replayed) {
-      break_with(std::move(replayed).error());
-      return true;
-    }
-    any = *replayed || any;
-  }
+  any = replay() || any;
   while (!waiting_.empty()) {
     auto posted = issue(waiting_.front());
     if (!posted) {
@@ -242,14 +220,17 @@ bool VerbsEndpoint::flush() {
     (void)waiting_.pop();
     any = true;
   }
-  for (Lane& lane : lanes_) {
-    if (!lane.alive()) continue;
-    if (auto poked = lane.rail->poke(); !poked) {
-      break_with(std::move(poked).error());
-      return true;
-    }
-  }
+  if (open_ == nullptr) open_ = open_lane();
+  poke_rails(last);
   return any;
+}
+
+void VerbsEndpoint::poke_rails(bool last) {
+  for (Lane& lane : lanes_) {
+    if (!lane.alive() || !lane.rail->needs_poke() || (lane.rail->is_busy() && !last)) continue;
+    if (auto poked = lane.rail->poke(); !poked)
+      lane_failed(lane, lane.rail->text() + ": " + poked.error().message());
+  }
 }
 
 void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status) {
@@ -260,6 +241,10 @@ void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status s
   const std::uint32_t end = status == IBV_WC_SUCCESS ? number : number - 1;
   bool probed = false;
   while (rail.finished() != end && !rail.idle()) {
+    if (lane.alone && rail.oldest().plain) [[likely]] {
+      finish_plain(rail, end - rail.finished());
+      continue;
+    }
     const Piece piece = rail.take_oldest();
     lane.finished(piece);
     probed = probed || piece.purpose == Purpose::probe;
@@ -268,9 +253,14 @@ void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status s
   core_->happened = true;
   if (lane.state == Lane::State::proving || lane.state == Lane::State::reviving) {
     if (probed || status != IBV_WC_SUCCESS) probe_done(lane, status);
-    return;
+  } else if (status != IBV_WC_SUCCESS) {
+    post_failed(rail, status);
   }
-  if (status == IBV_WC_SUCCESS || failure_ || !lane.alive()) return;
+}
+
+void VerbsEndpoint::post_failed(Rail& rail, ibv_wc_status status) {
+  Lane& lane = lanes_[rail.lane];
+  if (failure_ || !lane.alive()) return;
   const Error error = error_of(status, rail);
   (void)read();  // the peer may have said why it went
   if (failure_) return;
@@ -326,11 +316,13 @@ void VerbsEndpoint::close(std::string_view reason) {
 void VerbsEndpoint::drop_rails() {
   for (Lane& lane : lanes_) {
     for (const Piece& piece : lane.orphans) give_up(piece);
+    for (const Piece& piece : lane.refused) give_up(piece);
     if (!lane.rail) continue;
     while (!lane.rail->idle()) give_up(lane.rail->take_oldest());
     core_->forget(*lane.rail);
   }
   lanes_.clear();
+  open_ = nullptr;
 }
 
 void VerbsEndpoint::break_with(Error error, bool tell_peer) {

@@ -51,13 +51,15 @@ class VerbsEndpoint final : public EndpointBase {
   [[nodiscard]] bool is_unsettled() const { return (stage_ != Stage::ready || unwell_) && !failure_; }
   [[nodiscard]] bool is_ending() const { return ending_ != nullptr && !failure_; }
   void adopt(std::uint64_t serial, SideGuest guest);
-  /// Posts what waits. True: something was.
-  bool flush();
+  /// Posts what waits. True: something was. `last`: nothing follows soon, this side goes to sleep.
+  bool flush(bool last = false);
   /// Reads the side channel. True: something came.
   bool read();
   void tick();
   /// Everything of `rail` up to `number` is done; the last with `status`.
   void sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status);
+  /// Whether there is nothing to retire, and nothing to flush but what needs a poke.
+  [[nodiscard]] bool is_calm() const { return open_ != nullptr && !unwell_ && !side_->has_unsent(); }
   void arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot);
   /// Ends it when what came before its peer's end has been taken. `dry`: no completion is left.
   bool finish_ending(bool dry);
@@ -121,6 +123,18 @@ class VerbsEndpoint final : public EndpointBase {
   void submit(Request& request);
   void say_farewell(std::string_view reason, std::uint64_t events);
   void drop_rails();
+  [[gnu::cold]] void post_failed(Rail& rail, ibv_wc_status status);
+  void poke_rails(bool last);
+  // small_put.cpp
+  [[nodiscard]] Lane* open_lane();
+  template <bool with_signal>
+  void post_at_once(Lane& lane, std::span<const std::byte> src, std::uint64_t remote, std::uint32_t signal,
+                    std::uint64_t tag);
+  [[gnu::cold]] void put_refused(Lane& lane, int error);
+  /// The plain pieces among the `count` oldest of `rail`, up to the first other one.
+  void finish_plain(Rail& rail, std::uint32_t count);
+  [[gnu::cold]] Result<void> put_in_general(std::span<const std::byte> src, RemoteSlice dst,
+                                            std::uint32_t signal, std::uint64_t tag);
   // issue.cpp: true = posted whole
   Result<bool> issue(Request& request);
   Result<bool> issue_put(Request& request);
@@ -136,8 +150,9 @@ class VerbsEndpoint final : public EndpointBase {
   Result<bool> find_memory(Request& request, Piece& piece, unsigned access);
   /// Makes `piece` the last part of a new event. False: a lane that needs a part has no room.
   bool make_event(Lane& lane, Piece& piece, std::uint8_t slot);
-  Result<void> post_parts(const Lane& lane, const Piece& piece);
-  Result<void> post(Lane& lane, Piece& piece);
+  void post_parts(const Lane& lane, const Piece& piece);
+  void post(Lane& lane, Piece& piece);
+  [[gnu::cold]] void refused(Lane& lane, const Piece& piece, const std::string& why);
   [[nodiscard]] std::uint32_t local_key(const Lane& lane, const Piece& piece) const;
   std::uint32_t begin_operation(const Request& request);
   void finish_piece(const Piece& piece);
@@ -152,7 +167,7 @@ class VerbsEndpoint final : public EndpointBase {
   void retire(Lane& lane);
   Result<void> take_gone(Reader& in);
   void recover(Lane& lane);
-  Result<bool> replay();
+  bool replay();
   void all_lanes_gone();
   void revive_lanes();
   Result<void> revive(Lane& lane);
@@ -170,6 +185,7 @@ class VerbsEndpoint final : public EndpointBase {
   std::size_t operations_ = 0;  ///< with a tag, accepted, not finished
   std::size_t borrowed_ = 0;    ///< pieces under way in the caller's memory
   std::vector<Lane> lanes_;
+  Lane* open_ = nullptr;  ///< where a small put may go at once; null: to be found out
   RingQueue<Request> waiting_;
   std::deque<Piece> replay_;
   std::uint64_t events_sent_ = 0;
@@ -178,6 +194,7 @@ class VerbsEndpoint final : public EndpointBase {
 
   std::vector<VerbsKey> keys_;  ///< the peer's that were used
   std::unordered_map<std::uint64_t, std::uint32_t> key_of_region_;
+  VerbsKey latest_{};  ///< keys_[latest_key_], when there is one
   std::uint32_t latest_key_ = 0;
   std::vector<Operation> cut_;  ///< operations of several pieces
   std::vector<std::uint32_t> free_cut_;

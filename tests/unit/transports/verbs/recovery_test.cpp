@@ -20,7 +20,8 @@ struct TwoRails {
       fabric.add_device(verbs::test::roce_device(
           name, "10.0." + std::string(1, name[1]) + "." + std::to_string(name[0] - 'a' + 1)));
     fabric.lagging(seed);
-    apis = {fabric.process("left", {"a0", "a1"}).api(), fabric.process("right", {"b0", "b1"}).api()};
+    processes = {fabric.process("left", {"a0", "a1"}), fabric.process("right", {"b0", "b1"})};
+    apis = {processes[0].api(), processes[1].api()};
     left = start(0);
     right = start(1);
     to_right = left->connect(right->address(), "right", 0, soon()).value();
@@ -40,6 +41,7 @@ struct TwoRails {
   }
 
   ScriptedFabric fabric;
+  std::vector<verbs::test::ScriptedProcess> processes;
   std::vector<std::shared_ptr<const verbs::VerbsApi>> apis;
   std::unique_ptr<Transport> left, right;
   std::unique_ptr<Endpoint> to_right, to_left;
@@ -91,9 +93,27 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"PeersPortDown", [](auto& f) { f.link_down("b1"); }, [](auto& f) { f.link_up("b1"); }},
         Fault{"FirstRailDown", [](auto& f) { f.link_down("b0"); }, [](auto& f) { f.link_up("b0"); }},
         Fault{"RequestsAreLost", [](auto& f) { f.drop("a1", "b1"); }, [](auto& f) { f.deliver("a1", "b1"); }},
+        Fault{"ACardTakesARequestForInvalid", [](auto& f) { f.fail_next({"a1"}, IBV_WC_REM_INV_REQ_ERR); },
+              [](auto&) {}},
         Fault{"AcknowledgementsAreLost", [](auto& f) { f.drop("b0", "a0"); },
               [](auto& f) { f.deliver("b0", "a0"); }}),
     [](const auto& fault) { return fault.param.name; });
+
+// The call itself fails, once, at any of the requests: nothing was posted, and it is posted anew.
+TEST(Rails, ARequestThatTheCardDoesNotTakeIsPostedAgain) {
+  for (int nth = 1; nth <= 40; ++nth) {
+    TwoRails world(static_cast<std::uint64_t>(nth));
+    Stream there(*world.to_right, *world.to_left, *world.right, 5);
+    there.begin(2);
+    ASSERT_TRUE(world.until([&] { return there.step(), there.done(); }));
+    world.processes[0].refuse(verbs::test::Call::post_send, ENOMEM, nth);
+    there.begin(30);
+    ASSERT_TRUE(world.until([&] { return there.step(), HasFatalFailure() || there.done(); })) << nth;
+    ASSERT_FALSE(world.to_right->failure()) << world.to_right->failure()->message();
+    there.expect_wiped();
+    if (HasFatalFailure()) return;
+  }
+}
 
 TEST(Rails, CarryALargePutTogether) {
   const TwoRails world(3);

@@ -143,7 +143,6 @@ struct Request {
   bool inlined;
   std::uint32_t length;
   std::uint32_t done;      ///< bytes that have moved
-  std::uint32_t packets;   ///< sequence numbers it takes
   std::uint64_t response;  ///< of an atomic
   ibv_wc_status fate;      ///< how a fault makes it end
   bool fate_executed;

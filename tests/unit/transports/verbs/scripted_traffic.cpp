@@ -62,7 +62,11 @@ ibv_wc error_wc(const Qp& qp, std::uint64_t wr_id, ibv_wc_status status) {
 /// The oldest request without acknowledgement ends with an error, the others are flushed.
 Outcome fail_oldest(Core& core, Qp& qp, ibv_wc_status status) {
   const std::uint64_t slot = qp.acked++;
-  qp.executed = std::max(qp.executed, qp.acked);
+  if (qp.executed < qp.acked) {
+    // Its sequence numbers are missing for ever: what the network carries behind it is not taken.
+    qp.executed = qp.acked;
+    qp.send_psn = (qp.send_psn + packets_of(qp, qp.request(slot))) & 0xffffff;
+  }
   complete_locked(core, qp.send_queue(), {error_wc(qp, qp.request(slot).wr_id, status), &qp, slot + 1},
                   false);
   fail_qp_locked(core, qp);
