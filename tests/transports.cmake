@@ -33,5 +33,11 @@ cenote_test(scripted_verbs_test
   USES scripted_verbs LABELS unit nogrpc TIMEOUT 120)
 cenote_test(transports_verbs_test SOURCES ${conformance} unit/transports/verbs/kinds.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
+# It counts allocations by functions of its own that the sanitizers bring too.
+if(NOT CENOTE_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  cenote_test(transports_small_put_cost_test SOURCES unit/transports/verbs/small_put_cost_test.cpp
+    USES cenote_transports LABELS unit nogrpc)
+  add_dependencies(transports_small_put_cost_test cenote_at_once)
+endif()
 cenote_test(transports_recovery_test SOURCES unit/transports/verbs/recovery_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
