@@ -35,9 +35,15 @@ if(NOT CENOTE_SANITIZE)  # as above
     USES cenote_vm cenote_collectives LABELS vm TIMEOUT 600)
 endif()
 
-# What the address sanitizer could see of it, perf_session_test shows it without a VM.
+# What `cenote` does over verbs. What the address sanitizer could see of it, it sees without a VM.
 if(TARGET cenote AND NOT CENOTE_SANITIZE)
   cenote_test(vm_perf_test SOURCES vm/perf_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
-  add_dependencies(vm_perf_test cenote)
+  cenote_test(vm_demo_test SOURCES vm/demo_test.cpp multi/agent/cluster.cpp
+    USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
+  cenote_test(vm2_demo_test SOURCES vm/two_machines_demo_test.cpp multi/agent/cluster.cpp
+    USES cenote_vm cenote_cli LABELS vm2 TIMEOUT 600)
+  foreach(test vm_perf_test vm_demo_test vm2_demo_test)
+    add_dependencies(${test} cenote)
+  endforeach()
 endif()

@@ -68,7 +68,32 @@ Result<void> check(const DemoFigures& figures) {
   return {};
 }
 
-Result<int> demo(const DemoOptions& options) {
+// What a pool that is made for the demo sets itself. "" = none of it is in `overrides`.
+std::string set_by_the_pool(const std::vector<std::string>& overrides) {
+  for (const auto& line : overrides) {
+    const auto name = line.substr(0, line.find('='));
+    for (const auto* own : {"broker.address", "broker.listen", "broker.state_dir", "tls.dir", "agent.listen",
+                            "agent.advertise", "agent.devices", "agent.name", "client.name"}) {
+      if (name == own) return name;
+    }
+  }
+  return {};
+}
+
+Result<int> demo(const Cli& cli, DemoOptions options, bool pool) {
+  SettingSources sources;
+  sources.environment = Environment{};
+  sources.overrides = options.settings = cli.globals.overrides;
+  CENOTE_ASSIGN(const auto settings, pool ? cli.settings() : Settings::load(sources));
+  options.algorithm = settings.text("collective.algorithm");
+  if (pool) {
+    options.pool = settings;
+  } else if (const auto own = set_by_the_pool(options.settings); !own.empty()) {
+    print_error("demo", Error{ErrorCode::invalid_argument, "read command line",
+                              own + " is set by the pool that the demo makes"}
+                            .fix("to train on a pool that stands: add --pool"));
+    return exit_usage;
+  }
   CENOTE_ASSIGN(const auto interrupt, Interrupt::create());
   CENOTE_ASSIGN(auto file, FiguresFile::open(options.json));
   const auto figures = run_demo(options, *interrupt);
@@ -82,8 +107,8 @@ Result<int> demo(const DemoOptions& options) {
 }  // namespace
 
 void add_demo(CLI::App& app, Cli& cli) {
-  auto* command =
-      app.add_subcommand("demo", "Run a whole pool on this machine and train a network on four of its GPUs");
+  auto* command = app.add_subcommand(
+      "demo", "Run a whole pool on this machine, or use one, and train a network on four of its GPUs");
   auto options = std::make_shared<DemoOptions>();
   options->seed = std::random_device{}();
   command->add_option("--epochs", options->epochs, "how often the data is gone through")
@@ -92,14 +117,20 @@ void add_demo(CLI::App& app, Cli& cli) {
   command->add_option("--hidden", options->hidden, "width of the hidden layer: gradients grow with it")
       ->capture_default_str()
       ->check(CLI::Range(8U, 4096U));
+  auto pool = std::make_shared<bool>();
+  auto* joins = command->add_flag(
+      "--pool", *pool,
+      "train on the pool of the settings broker.address and tls.dir, instead of on one made for it");
   command
       ->add_option("--transports", options->transports,
                    "how workers and client may talk, in order of preference")
       ->capture_default_str()
-      ->check(is_setting("transports"));
+      ->check(is_setting("transports"))
+      ->excludes(joins);
   command->add_option("--data", options->data, "another digits.csv");
   command->add_option("--json", options->json, "write the figures to this file");
-  command->add_flag("--keep", options->keep, "keep the temporary folder with logs and store");
+  command->add_flag("--keep", options->keep, "keep the temporary folder with logs and store")
+      ->excludes(joins);
   const std::map<std::string, Victim> victims{{"broker", Victim::broker},
                                               {"agent", Victim::agent},
                                               {"worker", Victim::worker},
@@ -110,7 +141,8 @@ void add_demo(CLI::App& app, Cli& cli) {
           "end this one with SIGKILL in the middle of it (broker, agent, worker or client), and show "
           "what becomes of the work and the lease")
       ->transform(CLI::CheckedTransformer(victims).description(""))
-      ->type_name("WHO");
+      ->type_name("WHO")
+      ->excludes(joins);
   command->add_option("--kills", options->kills, "how often, with --kill")
       ->capture_default_str()
       ->check(CLI::Range(1U, 100U));
@@ -125,15 +157,17 @@ void add_demo(CLI::App& app, Cli& cli) {
       "  cenote demo\n"
       "  cenote demo --hidden 128 --json wide.json     # gradients twice as large, client bytes the same\n"
       "  cenote demo --transports tcp\n"
+      "  cenote demo --set emulator.adversarial=true   # for all its processes; files and CENOTE_* are not\n"
       "  cenote demo --kill broker --kills 3           # training goes on, nothing is granted twice\n"
       "  cenote demo --kill worker                     # its device is named, the lease freed, and training "
       "again\n"
       "  cenote demo --kill client                     # its lease is reclaimed once its time to live is "
-      "over",
+      "over\n"
+      "  cenote --set broker.address=head:4700 --set tls.dir=/etc/cenote/tls demo --pool",
       demo_least_accuracy));
-  command->callback([&cli, options] {
+  command->callback([&cli, options, pool] {
     cli.command = "demo";
-    cli.run = [options] { return demo(*options); };
+    cli.run = [&cli, options, pool] { return demo(cli, *options, *pool); };
   });
 }
 

@@ -1,7 +1,9 @@
-// The demo: a pool of broker and agents on this machine, four leased GPUs, a small network trained on them.
+// The demo: a pool of broker and agents on this machine, or one that stands already; four leased GPUs, a
+// small network trained on them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "pool/cli/interrupt.h"
 #include "pool/remote/client_driver.h"
 #include "runtime/result.h"
+#include "runtime/settings.h"
 
 namespace cenote::pool::cli {
 
@@ -19,12 +22,17 @@ struct DemoOptions {
   std::uint32_t epochs = 30;
   std::uint32_t hidden = 64;
   std::string transports = "shm,tcp";
-  std::string data;   ///< "" = the copy that comes with the program
-  std::string json;   ///< file for the figures; "" = none
-  bool keep = false;  ///< logs and store stay
+  std::vector<std::string> settings{};  ///< name=value, for every process of the pool
+  std::string algorithm = "auto";       ///< of the workers' allreduce, whose order of additions is repeated
+  std::string data;                     ///< "" = the copy that comes with the program
+  std::string json;                     ///< file for the figures; "" = none
+  bool keep = false;                    ///< logs and store stay
   Victim kill = Victim::none;
   std::uint32_t kills = 1;  ///< how often
   std::uint32_t seed = 0;   ///< of their moments
+  /// Who stands in a pool already, as its client: then nothing is started, nobody killed, and `transports`
+  /// and `keep` mean nothing.
+  std::optional<Settings> pool{};
 };
 
 /// What the demo measured.

@@ -18,7 +18,7 @@ std::string figures_text(const DemoFigures& figures) {
       {"sent by the client while training", bytes_text(figures.client_bytes), "commands only, no gradients"});
   table.add(
       {"sent by the client before", bytes_text(figures.client_setup_bytes), "kernels, data, first weights"});
-  table.add({"bus bandwidth of a large allreduce", fmt::format("{:.2f} GB/s", figures.bus_bandwidth_gbps)});
+  table.add({"bus bandwidth of a large allreduce", fmt::format("{:.3g} GB/s", figures.bus_bandwidth_gbps)});
   auto out = table.text("  ") + "\n";
   for (const auto& kill : figures.kills) out += "  " + kill_text(kill) + "\n";
   if (!figures.kills.empty()) out += "\n";

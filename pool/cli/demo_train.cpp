@@ -78,9 +78,9 @@ class MlpTrainer final : public Trainer {
       CENOTE_TRY(add_shard(*replicas_.at(device_of_shard[i]), part(data, i, shards)));
     }
     if (sum_ == nullptr) {
-      CENOTE_ASSIGN(order_,
-                    collectives::reduction_order(CENOTE_SUM, "auto", static_cast<std::uint32_t>(shards),
-                                                 layout_.size(), CENOTE_FLOAT32));
+      CENOTE_ASSIGN(order_, collectives::reduction_order(CENOTE_SUM, plan_.algorithm,
+                                                         static_cast<std::uint32_t>(shards), layout_.size(),
+                                                         CENOTE_FLOAT32));
     }
     for (auto& [ordinal, replica] : replicas_) {
       CENOTE_TRY(replica->device.use());

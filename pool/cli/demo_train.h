@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -22,7 +23,8 @@ struct TrainPlan {
   std::uint32_t epochs = 30;
   std::uint32_t batch = 40;  ///< rows of one shard in one step
   float rate = 0.1F, momentum = 0.9F;
-  std::uint64_t seed = 1;  ///< of the first weights
+  std::uint64_t seed = 1;          ///< of the first weights
+  std::string algorithm = "auto";  ///< whose order of additions a single device repeats
 };
 
 /// Not thread-safe: it makes its devices' contexts current on the calling thread.

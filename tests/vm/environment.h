@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct Environment {
   std::string control_address;              ///< own and peer's address on the wire that no fault cuts
   std::string peer_control_address;
 };
+
+/// `timeout` of a queue pair, about a second, for tests in which nothing is lost: on a machine that is busy
+/// with something else the emulated cards let each other wait longer than the usual 67 ms, and what Soft-RoCE
+/// then repeats of a long write it may call invalid itself (REM_INV_REQ_ERR, also under perftest).
+inline constexpr std::uint8_t patient_timeout = 18;
 
 /// Read once.
 const Environment& environment();

@@ -9,6 +9,7 @@ std::vector<Kind> kinds() {
   if (!cenote::test::vm::environment().inside) return {};
   VerbsOptions options;
   options.devices = {"rxe0", "rxe1"};
+  options.timeout = cenote::test::vm::patient_timeout;
   return {{"verbs", [options] { return make_verbs_transport(options); },
            [options](FabricOptions& fabric) { fabric.verbs = options; }, 1000, 8}};
 }

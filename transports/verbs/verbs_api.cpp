@@ -132,7 +132,7 @@ StatusWords words_of(ibv_wc_status status) {
     case IBV_WC_WR_FLUSH_ERR:
       return {"WR_FLUSH_ERR", "the queue pair had failed before"};
     case IBV_WC_REM_INV_REQ_ERR:
-      return {"REM_INV_REQ_ERR", "the peer's card refused the request: more than it takes at once"};
+      return {"REM_INV_REQ_ERR", "the peer's card called the request invalid"};
     case IBV_WC_REM_ACCESS_ERR:
       return {"REM_ACCESS_ERR",
               "the peer's card refused the access: the key's region was destroyed (its lease may have "

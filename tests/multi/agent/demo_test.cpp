@@ -51,6 +51,34 @@ TEST(Demo, GivesTheSameBitsOverTcp) {
   }
 }
 
+TEST(Demo, TrainsOnAPoolThatStandsAndLeavesItAsItWas) {
+  const auto cluster = Cluster::start();
+  ASSERT_TRUE(cluster);
+  const auto result = cluster->run({"demo", "--pool", "--epochs", "1", "--hidden", "16"});
+  EXPECT_EQ(result.exit_code, 1) << "one epoch is too few: " << result.error;
+  EXPECT_THAT(result.error, HasSubstr("less than 0.95"));
+  EXPECT_THAT(result.output, HasSubstr("3 agents with 4 GPUs"));
+  EXPECT_THAT(result.output, HasSubstr("weights bit-equal"));
+  EXPECT_TRUE(eventually([&] { return cluster->idle(); }));
+}
+
+TEST(Demo, SettingsOfTheCommandLineAreThoseOfAllItsProcesses) {
+  const auto result = run_cenote({"demo", "--epochs", "1", "--set", "worker.timeout=1s", "--set",
+                                  "collective.algorithm=ring", "--hidden", "16"});
+  EXPECT_THAT(result.output, HasSubstr("weights bit-equal")) << result.error;
+  EXPECT_THAT(result.output, ::testing::ContainsRegex("0 -> 2 +shm +4 B")) << "no gradient across the ring";
+}
+
+TEST(Demo, APoolThatHasNoFourGpusFreeSaysSo) {
+  const auto cluster = Cluster::start();
+  ASSERT_TRUE(cluster);
+  const auto held = cluster->client()->lease({.gpus = 1}, patience());
+  ASSERT_TRUE(held) << held.error().message();
+  const auto result = cluster->run({"demo", "--pool"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("1 of 4 leased"));
+}
+
 TEST(Demo, TooFewEpochsAreSaidToBeTheReasonForItsExitCode) {
   DemoProcess demo({"--epochs", "1"});
   EXPECT_EQ(demo.end(), 1);

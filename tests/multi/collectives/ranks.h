@@ -48,7 +48,8 @@ inline CommunicatorOptions options_for(Mode mode, std::uint32_t rank, std::uint3
   if (mode == Mode::mixed) options.fabric.transports.emplace_back("tcp");
   if (mode == Mode::mixed && rank % 2 == 1) options.fabric.transports = {"tcp"};
   const std::vector<std::string> cards[] = {{"rxe0"}, {"rxe1"}, {"rxe0", "rxe1"}};
-  if (mode == Mode::verbs) options.fabric.verbs.devices = cards[rank % 3];
+  options.fabric.verbs.devices = mode == Mode::verbs ? cards[rank % 3] : std::vector<std::string>{};
+  options.fabric.verbs.timeout = 18;  // a second: see tests/vm/environment.h
   options.operation_timeout = std::chrono::seconds(60);
   options.init_timeout = std::chrono::seconds(60);
   return options;
