@@ -39,5 +39,6 @@ if(NOT CENOTE_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
     USES cenote_transports LABELS unit nogrpc)
   add_dependencies(transports_small_put_cost_test cenote_at_once)
 endif()
-cenote_test(transports_recovery_test SOURCES unit/transports/verbs/recovery_test.cpp
+cenote_test(transports_recovery_test
+  SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/port_counters_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)

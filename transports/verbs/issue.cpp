@@ -11,6 +11,12 @@ namespace cenote::transport::verbs {
 
 Result<bool> VerbsEndpoint::issue(Request& request) {
   if (recovering_ != 0 || !replay_.empty()) return false;
+  auto issued = issue_any(request);
+  ring();
+  return issued;
+}
+
+Result<bool> VerbsEndpoint::issue_any(Request& request) {
   switch (request.kind) {
     case Kind::put:
       return issue_put(request);
@@ -156,13 +162,20 @@ void VerbsEndpoint::post(Lane& lane, Piece& piece) {
   lane.posted(piece);
   if (piece.borrows) ++borrowed_;
   if (piece.operation != no_operation && !piece.again) ++cut_[piece.operation].pieces;
-  if (auto posted = lane.rail->post(work, piece); !posted) [[unlikely]]
-    refused(lane, piece, posted.error().message());
+  if (auto queued = lane.rail->queue(work, piece); !queued) [[unlikely]]
+    refused(lane, queued.error().message());
 }
 
-/// A card that does not take what there is room for: its rail has failed, and this is replayed with the rest.
-void VerbsEndpoint::refused(Lane& lane, const Piece& piece, const std::string& why) {
-  lane.refused.push_back(piece);
+void VerbsEndpoint::ring() {
+  for (Lane& lane : lanes_) {
+    if (!lane.rail || !lane.rail->has_queued()) continue;
+    if (auto rung = lane.rail->ring(); !rung) refused(lane, rung.error().message());
+  }
+}
+
+/// A card that does not take what there is room for: its rail has failed, and that is replayed with the rest.
+void VerbsEndpoint::refused(Lane& lane, const std::string& why) {
+  for (const Piece& piece : lane.rail->take_refused()) lane.refused.push_back(piece);
   lane_failed(lane, lane.rail->text() + ": " + why);
 }
 

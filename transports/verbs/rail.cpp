@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/process.h"
+#include "transports/endpoint_base.h"
 
 namespace cenote::transport::verbs {
 namespace {
@@ -114,12 +115,12 @@ Result<void> Rail::connect(const RailOffer& offer, const Port& theirs, const Gid
                 "RTS");
 }
 
-Result<void> Rail::post(const Work& work, const Piece& piece, bool signaled) {
-  ibv_sge part;
+Result<void> Rail::queue(const Work& work, const Piece& piece, bool signaled) {
+  ibv_sge& part = list_parts_[queued_];
   part.addr = reinterpret_cast<std::uintptr_t>(work.local);
   part.length = work.length;
   part.lkey = work.lkey;
-  ibv_send_wr request;
+  ibv_send_wr& request = list_[queued_];
   const std::uint32_t number = posted_ + 1;
   request.wr_id = mark_ | number;
   request.next = nullptr;
@@ -138,19 +139,33 @@ Result<void> Rail::post(const Work& work, const Piece& piece, bool signaled) {
     request.wr.rdma.remote_addr = work.remote;
     request.wr.rdma.rkey = work.rkey;
   }
-  ibv_send_wr* bad = nullptr;
-  if (const int failed = nic_.api.post_send(qp_.get(), &request, &bad); failed != 0) [[unlikely]]
-    return fail(cenote::system_error("post to the card", failed).on(nic_.port.name));
+  if (queued_ != 0) list_[queued_ - 1].next = &request;
   if (signaled) ask(number);
   posted_ = number;
   --nic_.send_room;
   sent_.push(piece);
-  return {};
+  if (++queued_ == list_.size()) return ring();
+  return done();
+}
+
+Result<void> Rail::ring() {
+  if (queued_ == 0) return done();
+  const std::size_t count = std::exchange(queued_, 0);
+  ibv_send_wr* bad = nullptr;
+  const int failed = nic_.api.post_send(qp_.get(), list_.data(), &bad);
+  if (failed == 0) [[likely]]
+    return done();
+  // From `bad` on nothing was posted.
+  const std::size_t posted = bad == nullptr ? 0 : static_cast<std::size_t>(bad - list_.data());
+  for (std::size_t i = posted; i < count; ++i) refused_pieces_.push_back(sent_[sent_.size() - (count - i)]);
+  for (std::size_t i = posted; i < count; ++i) forget_latest();
+  return fail(cenote::system_error("post to the card", failed).on(nic_.port.name));
 }
 
 Result<void> Rail::poke() {
-  if (!needs_poke()) return {};
-  return post(Work{}, Piece{}, true);
+  if (!needs_poke()) return done();
+  CENOTE_TRY(queue(Work{}, Piece{}, true));
+  return ring();
 }
 
 std::string Rail::text() const { return gids_.empty() ? nic_.port.name : gids_; }

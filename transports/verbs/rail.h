@@ -5,8 +5,10 @@
 
 #include <endian.h>
 
+#include <array>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "transports/ring_queue.h"
 #include "transports/verbs/nic.h"
@@ -89,9 +91,19 @@ class Rail {
   /// Room for a work request.
   [[nodiscard]] bool has_room() const { return sent_.size() < most_ && nic_.send_room > 2; }
   [[nodiscard]] std::uint32_t max_inline() const { return max_inline_; }
-  /// Where has_room(). Errors: system_error.
+  /// Takes it in; it goes to the card with ring() at the latest: a list takes one doorbell. Where has_room().
+  /// Errors: as ring().
+  Result<void> queue(const Work& work, const Piece& piece) {
+    return queue(work, piece, needs_completion(work));
+  }
+  [[nodiscard]] bool has_queued() const { return queued_ != 0; }
+  /// Posts what is queued. Errors: system_error; then take_refused() has what the card did not take.
+  Result<void> ring();
+  [[nodiscard]] std::vector<Piece> take_refused() { return std::exchange(refused_pieces_, {}); }
+  /// One by itself.
   Result<void> post(const Work& work, const Piece& piece) {
-    return post(work, piece, needs_completion(work));
+    CENOTE_TRY(queue(work, piece));
+    return ring();
   }
   /// To be filled in before; what is under way from then on.
   [[nodiscard]] Piece& next_piece() { return sent_.next(); }
@@ -165,7 +177,7 @@ class Rail {
   }
   Result<void> make_queue_pair(const VerbsOptions& options);
   Result<void> modify(ibv_qp_attr& attributes, int mask, const char* step) const;
-  Result<void> post(const Work& work, const Piece& piece, bool signaled);
+  Result<void> queue(const Work& work, const Piece& piece, bool signaled);
   [[nodiscard]] bool needs_completion(const Work& work) const {
     return is_asked_for(posted_ + 1) || work.length > large_;
   }
@@ -224,6 +236,10 @@ class Rail {
   std::uint32_t finished_ = 0;  ///< the latest that is done
   std::uint32_t seen_ = 0;      ///< the latest when is_busy() was asked
   RingQueue<Piece> sent_;
+  std::array<ibv_send_wr, 16> list_{};
+  std::array<ibv_sge, 16> list_parts_{};
+  std::size_t queued_ = 0;
+  std::vector<Piece> refused_pieces_;
   // What post_inline() posts: most of it stays from write to write.
   ibv_send_wr write_{};
   ibv_sge write_part_{};

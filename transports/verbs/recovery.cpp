@@ -6,6 +6,7 @@
 // tries to revive the rail, at growing intervals.
 #include <algorithm>
 
+#include "transports/verbs/port_counters.h"
 #include "transports/verbs/verbs_endpoint.h"
 
 namespace cenote::transport::verbs {
@@ -83,7 +84,8 @@ void VerbsEndpoint::all_lanes_gone() {
   for (const Lane& lane : lanes_) {
     const Nic& nic = *core_->nics[lane.mine];
     cause += (cause.empty() ? "" : "; ") + lane.why + " (this side's port is " + nic.state_in_words() + ", " +
-             milliseconds_since(lane.latest_good) + ")";
+             faults_counted(folder_of_port(nic.port.name)) + ", " + milliseconds_since(lane.latest_good) +
+             ")";
   }
   break_with(Error{ErrorCode::peer_failed, "reach peer over verbs", "every rail is gone: " + cause}.fix(
       "look at ports, cables and counters on both hosts: rdma link, rdma statistic"));
@@ -140,7 +142,7 @@ bool VerbsEndpoint::replay() {
   bool any = false;
   while (recovering_ == 0 && !replay_.empty()) {
     Lane* lane = first_alive();
-    if (lane == nullptr || !lane->rail->has_room()) return any;
+    if (lane == nullptr || !lane->rail->has_room()) break;
     Piece piece = replay_.front();
     replay_.pop_front();
     piece.borrows = piece.block == Blocks::none && piece.length != 0;
@@ -148,6 +150,7 @@ bool VerbsEndpoint::replay() {
     post(*lane, piece);
     any = true;
   }
+  ring();
   return any;
 }
 

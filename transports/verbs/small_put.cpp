@@ -60,7 +60,8 @@ inline void VerbsEndpoint::post_at_once(Lane& lane, std::span<const std::byte> s
 void VerbsEndpoint::put_refused(Lane& lane, int error) {
   const Piece& piece = lane.rail->next_piece();
   if (!lane.alone) lane.note_write(piece);
-  refused(lane, piece, cenote::system_error("post to the card", error).message());
+  lane.refused.push_back(piece);
+  lane_failed(lane, lane.rail->text() + ": " + cenote::system_error("post to the card", error).message());
 }
 
 Result<void> VerbsEndpoint::put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,

@@ -137,6 +137,7 @@ class VerbsEndpoint final : public EndpointBase {
                                             std::uint32_t signal, std::uint64_t tag);
   // issue.cpp: true = posted whole
   Result<bool> issue(Request& request);
+  Result<bool> issue_any(Request& request);
   Result<bool> issue_put(Request& request);
   Result<bool> issue_get(Request& request);
   Result<bool> issue_atomic(Request& request);
@@ -152,7 +153,8 @@ class VerbsEndpoint final : public EndpointBase {
   bool make_event(Lane& lane, Piece& piece, std::uint8_t slot);
   void post_parts(const Lane& lane, const Piece& piece);
   void post(Lane& lane, Piece& piece);
-  [[gnu::cold]] void refused(Lane& lane, const Piece& piece, const std::string& why);
+  [[gnu::cold]] void refused(Lane& lane, const std::string& why);
+  void ring();
   [[nodiscard]] std::uint32_t local_key(const Lane& lane, const Piece& piece) const;
   std::uint32_t begin_operation(const Request& request);
   void finish_piece(const Piece& piece);

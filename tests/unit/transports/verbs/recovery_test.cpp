@@ -126,6 +126,20 @@ TEST(Rails, CarryALargePutTogether) {
   EXPECT_TRUE(same(memory->bytes(), data));
 }
 
+TEST(Rails, TakeAListOfRequestsWithOneDoorbell) {
+  const TwoRails world(4);
+  const auto memory = region(*world.right, 4 << 20);
+  const auto source = region(*world.left, 4 << 20);
+  ASSERT_TRUE(world.to_right->put({}, {}, 1, 0));
+  ASSERT_TRUE(world.until([&] { return world.to_left->signal(1) == 1; }));
+  const auto before = world.processes[0].counters();
+  ASSERT_TRUE(world.to_right->put(source->bytes(), {&memory->key(), 0}, 1, 1));
+  const auto after = world.processes[0].counters();
+  EXPECT_GE(after.work_requests - before.work_requests, 8U);  // as many as the lanes' windows take at once
+  EXPECT_LE(after.doorbells - before.doorbells, 4U);          // lists of at most sixteen, on two lanes
+  ASSERT_TRUE(world.until([&] { return world.to_left->signal(1) == 2; }));
+}
+
 void expect_names_both_rails(const Error& error, const std::string& peer, const std::string& why) {
   EXPECT_EQ(error.code, ErrorCode::peer_failed);
   EXPECT_EQ(error.peer, peer);
