@@ -52,9 +52,10 @@ Result<void> check_usage(const Tool& tool, const Flags& flags, const Request& re
   return check(tool, request.work, request.show);
 }
 
-/// A device that is not there is said at once, not when somebody calls. And where a file cannot be written.
-Result<void> check_machine(const Request& request) {
-  CENOTE_TRY(transport::Fabric::create(request.setup.fabric));
+/// Where a file cannot be written is said before anything is measured. And a device that is not there, not
+/// only when somebody calls; who calls learns it then.
+Result<void> check_machine(const Flags& flags, const Request& request) {
+  if (flags.host.empty()) CENOTE_TRY(transport::Fabric::create(request.setup.fabric));
   for (const auto& path : {request.show.json_file, request.show.plot_file}) {
     if (!path.empty()) CENOTE_TRY(can_write(path));
   }
@@ -101,7 +102,7 @@ Result<void> run_end(const Cli& cli, const Flags& flags, Request request, const 
     return run_server(request, UniqueFd(flags.control_fd), "the client here", interrupt.flag(),
                       print_nothing);
   }
-  CENOTE_TRY(check_machine(request));
+  CENOTE_TRY(check_machine(flags, request));
   for (const auto& note : flags.without_effect) tell(cli, note);
   if (flags.local) return as_local(cli, flags, request, interrupt);
   return flags.host.empty() ? as_server(cli, flags, request, interrupt)

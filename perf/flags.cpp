@@ -114,7 +114,7 @@ void add_work(CLI::App& command, const Tool& tool, Flags& flags) {
                      ->group(client_says);
     command
         .add_flag("-a,--all", flags.all,
-                  "all sizes: powers of two from 2 to 8 MiB (messages: as large as they can be)")
+                  "all sizes: powers of two from 2 to 8 MiB (send_lat: as long as a message can be)")
         ->excludes(size)
         ->group(client_says);
   }
@@ -151,6 +151,13 @@ void add_work(CLI::App& command, const Tool& tool, Flags& flags) {
       ->group(client_says);
   command
       .add_flag("--run_infinitely", flags.forever, "repeat the --duration, a line each time, until Ctrl-C")
+      ->group(client_says);
+}
+
+void add_write_lat(CLI::App& command, Flags& flags) {
+  command
+      .add_flag("--poll-memory", flags.poll_memory,
+                "see a put by its last byte in memory, as ib_write_lat does, not by a signal; with --rails 1")
       ->group(client_says);
 }
 
@@ -227,6 +234,7 @@ void add_show(CLI::App& command, Flags& flags) {
 void add_flags(CLI::App& command, const Tool& tool, Flags& flags) {
   add_ends(command, flags);
   add_work(command, tool, flags);
+  if (&tool == &write_lat) add_write_lat(command, flags);
   add_show(command, flags);
   add_verbs(command, flags);
   add_foreign(command, flags);
@@ -278,6 +286,7 @@ Result<Work> work_of(const Tool& tool, const Flags& flags) {
   work.bidirectional = flags.bidirectional;
   work.validate = flags.validate;
   work.peak = !flags.no_peak;
+  work.poll_memory = flags.poll_memory;
   work.forever = flags.forever;
   return work;
 }

@@ -23,7 +23,8 @@ struct Flags {
   int control_fd = -1;  ///< the other end of --local finds its client here
 
   std::string size;
-  bool all = false, bidirectional = false, no_peak = false, forever = false, validate = false;
+  bool all = false, bidirectional = false, no_peak = false, forever = false, validate = false,
+       poll_memory = false;
   std::uint64_t iterations = 0;
   double duration = 0, margin = -1, timeout = 10;
   std::uint32_t depth = 128;

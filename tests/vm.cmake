@@ -38,7 +38,7 @@ endif()
 # What `cenote` does over verbs. What the address sanitizer could see of it, it sees without a VM.
 if(TARGET cenote AND NOT CENOTE_SANITIZE)
   cenote_test(vm_perf_test SOURCES vm/perf_test.cpp multi/agent/cluster.cpp
-    USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
+    USES cenote_vm cenote_cli cenote_perf LABELS vm TIMEOUT 600)
   cenote_test(vm_demo_test SOURCES vm/demo_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
   cenote_test(vm2_demo_test SOURCES vm/two_machines_demo_test.cpp multi/agent/cluster.cpp

@@ -71,7 +71,7 @@ Result<void> run_client(const Request& request, UniqueFd socket, std::string pee
   CENOTE_ASSIGN(auto session, Session::open(request.setup, std::move(socket), std::move(peer), true, memory,
                                             &cancel, hooks_for(progress)));
   Request fitted = request;
-  if (tool.verb == Verb::send && fitted.work.sizes.size() > 1) {
+  if (&tool == &send_lat && fitted.work.sizes.size() > 1) {
     const auto most = session->joined().most_message;
     std::erase_if(fitted.work.sizes, [&](std::uint64_t size) { return size > most; });
   }

@@ -47,6 +47,9 @@ Result<void> check(const Tool& tool, const Work& work, const Show& show) {
                  "with --validate --bidirectional say how often: --iters");
   if (work.forever && !timed)
     return wrong("--run_infinitely", "it repeats a --duration, and there is none", "add --duration SECONDS");
+  if (work.poll_memory && work.validate)
+    return wrong("--poll-memory", "with --validate every byte differs, and is looked at behind a signal",
+                 "leave one of them out");
   if (!show.plot_file.empty() && work.sizes.size() < 2)
     return wrong("--plot", "a curve needs more than one size", "add --all");
   if (!show.plot_file.empty() && work.forever)
@@ -73,9 +76,12 @@ Plan plan_of(const Tool& tool, const Work& work, std::uint64_t size, bool ways) 
   plan.bidirectional = work.bidirectional;
   plan.validate = work.validate;
   plan.peak = work.peak;
+  plan.poll_memory = work.poll_memory;
   const std::uint64_t apart = std::clamp<std::uint64_t>(most_window / plan.stride(), 1, plan.depth);
   const std::uint64_t walking = std::max<std::uint64_t>(cycle / plan.stride(), 1);
-  plan.slots = static_cast<std::uint32_t>(tool.latency ? 1 : work.validate || ways ? apart : walking);
+  // A message that is too long to be sent lies in a place of its own until the receiver has taken it.
+  const bool in_turn = work.validate || ways || (tool.verb == Verb::send && size > cycle);
+  plan.slots = static_cast<std::uint32_t>(tool.latency ? 1 : in_turn ? apart : walking);
   return plan;
 }
 

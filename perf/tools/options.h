@@ -35,7 +35,8 @@ struct Work {
   bool bidirectional = false;
   bool validate = false;
   bool peak = true;
-  bool forever = false;  ///< until it is cancelled
+  bool poll_memory = false;  ///< of write_lat
+  bool forever = false;      ///< until it is cancelled
 };
 
 /// How it is shown.

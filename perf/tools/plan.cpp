@@ -12,7 +12,7 @@ tl::unexpected<Error> malformed(const char* what) {
 void encode(Writer& out, const Plan& plan) {
   out.put(plan.size).put(plan.iterations).put(plan.duration_ns).put(plan.margin_ns);
   out.put(plan.depth).put(plan.slots).put(plan.warm_up);
-  out.put(plan.bidirectional).put(plan.validate).put(plan.peak);
+  out.put(plan.bidirectional).put(plan.validate).put(plan.peak).put(plan.poll_memory);
 }
 
 Result<Plan> decode_plan(Reader& in, std::uint64_t memory) {
@@ -27,6 +27,7 @@ Result<Plan> decode_plan(Reader& in, std::uint64_t memory) {
   plan.bidirectional = in.get<std::uint8_t>() != 0;
   plan.validate = in.get<std::uint8_t>() != 0;
   plan.peak = in.get<std::uint8_t>() != 0;
+  plan.poll_memory = in.get<std::uint8_t>() != 0;
   if (!in.finished() || plan.size == 0 || plan.depth == 0 || plan.slots == 0)
     return malformed("its plan makes no sense");
   if ((plan.iterations == 0) == (plan.duration_ns <= 0)) return malformed("its plan has no end, or two");

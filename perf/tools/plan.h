@@ -21,6 +21,7 @@ struct Plan {
   bool bidirectional = false;
   bool validate = false;
   bool peak = true;
+  bool poll_memory = false;   ///< a put is seen by its last byte, not by a signal
   std::uint64_t warm_up = 0;  ///< iterations of a latency that are not counted
 
   [[nodiscard]] std::uint64_t stride() const { return stride_of(size); }

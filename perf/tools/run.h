@@ -52,6 +52,7 @@ class Run {
   std::uint64_t done = 0;       ///< messages, for the progress line
   std::uint64_t completed = 0;  ///< operations with another tag than `aside` that reap() took
   bool answered = false;        ///< the peer's done was confirmed
+  bool placed = false;          ///< messages are too long to be sent: they are put, and signalled
   std::function<bool()> step;   ///< this side's part in what the peer measures, while this one waits; or null
 
   [[nodiscard]] transport::Endpoint& endpoint() { return ends_.endpoint; }

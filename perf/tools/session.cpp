@@ -12,7 +12,7 @@ namespace cenote::perf {
 namespace {
 
 constexpr std::uint32_t magic = 0x46504e43;  // "CNPF"
-constexpr std::uint16_t version = 1;
+constexpr std::uint16_t version = 2;
 constexpr std::uint64_t most_memory = 8ULL << 30U;
 constexpr auto connecting = std::chrono::seconds(20);
 
@@ -154,18 +154,31 @@ std::function<void()> Session::progressing() {
   return [this] { link_.transport->progress(); };
 }
 
-Result<Figures> Session::run(const Plan& plan) {
+Result<void> Session::check_plan(const Plan& plan) const {
   const Tool& tool = *setup_.tool;
-  if (tool.verb == Verb::send && plan.size > joined_.most_message)
+  if (plan.poll_memory && (&tool != &write_lat || !source_->is_host()))
+    return fail(Error{ErrorCode::not_supported, "measure",
+                      "--poll-memory looks at bytes that a put left in host memory"}
+                    .fix("leave it out: puts are then seen by their signals"));
+  if (tool.verb != Verb::send) return {};
+  const bool longer = plan.size > joined_.most_message;
+  if (longer && tool.latency)
     return fail(Error{ErrorCode::invalid_argument, "measure",
                       fmt::format("a message over {} has at most {} bytes, --size says {}", joined_.transport,
                                   joined_.most_message, plan.size)}
-                    .fix("for larger ones: write_bw, write_lat"));
-  if (tool.verb == Verb::send && !source_->is_host())
+                    .fix("for larger ones: write_lat"));
+  if (!longer && !source_->is_host())
     return fail(
         Error{ErrorCode::not_supported, "measure", "messages are copied by the CPU, from host memory"}.fix(
             "use write_bw or write_lat with --memory " + setup_.memory));
+  return {};
+}
+
+Result<Figures> Session::run(const Plan& plan) {
+  const Tool& tool = *setup_.tool;
+  CENOTE_TRY(check_plan(plan));
   Run run(*ends_, plan);
+  run.placed = tool.verb == Verb::send && plan.size > joined_.most_message;
   if (hooks_.progress)
     ends_->progress = [&](std::uint64_t done, Clock::time_point now) { hooks_.progress(plan, done, now); };
   const bool measures = client_ || plan.bidirectional;

@@ -93,6 +93,22 @@ class Dev(unittest.TestCase):
             self.assertEqual(2, refused.returncode)
             self.assertIn("no bench 'nonsense'", refused.stderr)
 
+    def test_measures_verbs_inside_the_vm_and_all_else_here(self):
+        script = (f"ROOT={ROOT} CALLER=/; cd {ROOT}; source tools/dev/stages.sh; source tools/dev/bench.sh; "
+                  'need_packages() { echo "packages: $*"; }; try_packages() { need_packages "$@"; }; build() { :; }; '
+                  'run() { echo "run: $*"; }; run_bench verbs remote --pairs 9')
+        said = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60).stdout.splitlines()
+        self.assertIn("packages: vm", said)
+        verbs, remote = (line.split() for line in said if line.startswith("run: "))
+        self.assertEqual("tests/vm/cenote-vm", verbs[1])
+        program = verbs.index("build/release/bin/bench_verbs")
+        self.assertEqual("--", verbs[program - 1])
+        self.assertEqual(["--pairs", "9"], verbs[-2:])
+        # what it writes must outlive the VM
+        written = pathlib.Path(verbs[program + 2])
+        self.assertEqual(str(written.parent), verbs[verbs.index("--rw") + 1])
+        self.assertEqual("build/release/bin/bench_remote", remote[1])
+
     def test_takes_a_relative_file_from_the_callers_folder(self):
         script = (f'ROOT={ROOT} CALLER=/caller; source {ROOT}/tools/dev/stages.sh; '
                   'demo_words --epochs 2 --json a.json --data=b/c.csv --data /d.csv --kill broker --json; '

@@ -4,7 +4,7 @@
 bench_names() { sed -n 's/^cenote_bench(\([a-z_]*\).*/\1/p' perf/CMakeLists.txt | sort; }
 
 run_bench() {
-  local names=() json='' passed=() launches=() words
+  local names=() json='' passed=() launches=() words around
   while [ $# -gt 0 ]; do
     case "$1" in
       --list) bench_names; return 0 ;;
@@ -28,6 +28,8 @@ run_bench() {
   known=" ${names[*]} "
   if [[ $known == *' transports '* && $known != *' remote '* ]]; then names+=('remote --only=null'); fi
   need_packages build bench
+  # The kernel's verbs are to be had in the test VM.
+  case " ${names[*]} " in *' verbs '*) try_packages vm || true ;; esac
   local status=0 parts targets=("${names[@]%% *}")
   build release "${targets[@]/#/bench_}" cenote
   parts=$(mktemp -d)
@@ -37,7 +39,11 @@ run_bench() {
     read -ra words <<<"$name"
     # only the remote GPU's rows count launches
     if [ "${words[0]}" = remote ]; then words+=("${launches[@]}"); fi
-    run "build/release/bin/bench_${words[0]}" --json "$parts/${words[0]}.json" "${words[@]:1}" "${passed[@]}" || status=1
+    around=()
+    if [ "${words[0]}" = verbs ]; then
+      around=(tests/vm/cenote-vm run --cpus 2 --devices 4 --timeout 1800 --rw "$parts" --)
+    fi
+    run "${around[@]}" "build/release/bin/bench_${words[0]}" --json "$parts/${words[0]}.json" "${words[@]:1}" "${passed[@]}" || status=1
   done
   if [ -n "$json" ]; then python3 tools/dev/merge_rows.py "$parts" >"$json"; fi
   return "$status"

@@ -22,6 +22,11 @@ How to read the rows:
 - **put bandwidth**: puts of 1 MiB, several in flight, until the last one has arrived.
 - **tcp bandwidth**: `ucx_perftest` stays near 0.6 GB/s here, on a quiet machine too, far below what UCX is known to reach
   over loopback. That row says little; the one against plain blocking sockets is the honest one.
+- **verbs**: `cenote perf` beside Debian's perftest 4.5, in the test VM: two Soft-RoCE devices on an emulated processor, so the
+  figures are of that processor and of the kernel's software card, not of a network. `ib_write_bw itself` is perftest
+  against perftest in the same rounds: the noise, whose lower end is the bar of the rows below it. `put+signal` carries
+  a signal that `ib_write_lat` does not have, and stands beside `ib_send_lat`, which takes a buffer and a completion too.
+- **two rails**: two devices that `tbf` has made unequal (48 and 16 Mbit/s), together and each alone.
 - **null launches**: 10^6 launches of an empty kernel on a leased, emulated GPU in another process, sent over shared
   memory, until the last one has run; the bar of 2 us a launch stands as the thing it is compared with."""
 

@@ -50,7 +50,7 @@ TEST_P(EveryTool, MeasuresBetweenTwoProcessesHere) {
 INSTANTIATE_TEST_SUITE_P(, EveryTool,
                          ::testing::Combine(::testing::Values("write_bw", "write_lat", "read_bw", "read_lat",
                                                               "send_bw", "send_lat", "atomic_lat"),
-                                            ::testing::Values("shm", "tcp")),
+                                            ::testing::Values("shm", "tcp", "ucx")),
                          [](const auto& kind) {
                            return std::get<0>(kind.param) + "_" + std::get<1>(kind.param);
                          });
@@ -206,8 +206,8 @@ TEST(Local, ASweepIsATableAFileAndAPicture) {
   ASSERT_EQ(result.exit_code, 0) << result.error;
   EXPECT_THAT(result.output, HasSubstr("Gb/sec"));
   const auto out = json::parse(*read_file(figures, 1 << 20));
-  EXPECT_EQ(out["results"].size(), 13U);  // 2 to 8192, the longest message
-  EXPECT_EQ(out["results"].back()["MsgSize"], 8192);
+  EXPECT_EQ(out["results"].size(), 23U);  // 2 to 8 MiB
+  EXPECT_EQ(out["results"].back()["MsgSize"], 8 << 20);
   EXPECT_THAT(*read_file(plot, 1 << 20),
               AllOf(StartsWith("<?xml"), HasSubstr("cenote perf send_bw over shm")));
 }

@@ -80,6 +80,8 @@ TEST(Options, WhatIsWrongIsNamedWithTheReason) {
       "--duration", "windows");
   expect(
       atomic_lat, [](Work& w, Show&) { w.sizes = {16}; }, "--size", "8 bytes");
+  expect(
+      write_lat, [](Work& w, Show&) { w.poll_memory = w.validate = true; }, "--poll-memory", "signal");
 }
 
 TEST(Options, SmallMessagesWalkThroughAPageLargeOnesStay) {
@@ -93,12 +95,20 @@ TEST(Options, OverSeveralRailsNoTwoMessagesInFlightGoToOnePlace) {
   EXPECT_EQ(plan_of(write_bw, work(), 8 << 20, true).slots, 2U);  // but no more than 16 MiB of them
 }
 
+TEST(Options, MessagesThatAreTooLongToBeSentDoNotShareAPlace) {
+  const Plan plan = plan_of(send_bw, work(), 65536, false);
+  EXPECT_EQ(plan.slots, plan.depth);
+  EXPECT_EQ(plan_of(send_bw, work(), 8 << 20, false).slots, 2U);
+}
+
 TEST(Options, MemoryIsEnoughForEverySize) {
   const Work all = work(all_sizes(8 << 20));
-  for (const bool ways : {false, true}) {
-    for (const std::uint64_t size : all.sizes) {
-      const Plan plan = plan_of(write_bw, all, size, ways);
-      EXPECT_LE(plan.stride() * plan.slots, memory_of(write_bw, all, ways)) << size;
+  for (const Tool* tool : {&write_bw, &send_bw}) {
+    for (const bool ways : {false, true}) {
+      for (const std::uint64_t size : all.sizes) {
+        const Plan plan = plan_of(*tool, all, size, ways);
+        EXPECT_LE(plan.stride() * plan.slots, memory_of(*tool, all, ways)) << size;
+      }
     }
   }
 }

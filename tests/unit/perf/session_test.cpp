@@ -181,14 +181,78 @@ TEST(Ends, ThatShareNoTransportSayWhy) {
   EXPECT_EQ(outcome.client_error->peer, "the server");
 }
 
-TEST(Ends, AMessageThatIsTooLongIsRefusedWithTheLimit) {
-  Work work = work_of(send_bw);
+TEST(Ends, ALatencyOfAMessageThatIsTooLongIsRefusedWithTheLimit) {
+  Work work = work_of(send_lat);
   work.sizes = {65536};
-  const auto outcome = run_both(send_bw, "shm", work);
+  const auto outcome = run_both(send_lat, "shm", work);
   ASSERT_TRUE(outcome.client_error);
   EXPECT_THAT(outcome.client_error->message(),
-              AllOf(HasSubstr("8192"), HasSubstr("65536"), HasSubstr("write_bw")));
+              AllOf(HasSubstr("8192"), HasSubstr("65536"), HasSubstr("write_lat")));
 }
+
+TEST(WriteLat, SeesAPutByItsLastByteWhereItIsAskedTo) {
+  Work work = work_of(write_lat);
+  work.poll_memory = true;
+  work.iterations = 600;  // each value of a byte more than once
+  for (const std::string transport : {"shm", "tcp"}) {
+    const auto outcome = run_both(write_lat, transport, work);
+    expect_well(outcome);
+    ASSERT_EQ(outcome.client.size(), work.sizes.size());
+    for (const auto& figures : outcome.client) EXPECT_EQ(figures.latency->samples, 600U);
+  }
+}
+
+TEST(WriteLat, CannotPollWhatNoProcessorReads) {
+  auto gpu = setup(write_lat, "tcp");
+  gpu.memory = "emulated";
+  Work work = work_of(write_lat);
+  work.poll_memory = true;
+  const auto outcome = run_both(gpu, gpu, work);
+  ASSERT_TRUE(outcome.client_error);
+  EXPECT_EQ(outcome.client_error->code, ErrorCode::not_supported);
+}
+
+class LongMessages : public ::testing::TestWithParam<std::string> {
+ protected:
+  Work work = work_of(send_bw);
+  void SetUp() override { work.sizes = {65536, 1 << 20, 8 << 20}; }
+};
+
+// More of them than there are places, so that each place is used again.
+TEST_P(LongMessages, ArePutWhereTheReceiverTakesThem) {
+  work.validate = true;
+  std::atomic<std::uint64_t> looked = 0;
+  Hooks hooks;
+  hooks.before_check = [&](std::span<std::byte> bytes) { looked += bytes.size(); };
+  const auto outcome = run_both(send_bw, GetParam(), work, {}, hooks);
+  expect_well(outcome);
+  ASSERT_EQ(outcome.client.size(), work.sizes.size());
+  for (const auto& figures : outcome.client) EXPECT_EQ(figures.bandwidth->messages, 50U);
+  EXPECT_EQ(looked, 50U * (65536 + (1 << 20) + (8 << 20)));
+}
+
+TEST_P(LongMessages, OneWrongByteEndsItWithItsPlace) {
+  work.validate = true;
+  Hooks hooks;
+  int messages = 0;
+  hooks.before_check = [&](std::span<std::byte> bytes) {
+    if (++messages == 60) bytes.back() ^= std::byte{1};
+  };
+  const auto outcome = run_both(send_bw, GetParam(), work, {}, hooks);
+  ASSERT_TRUE(outcome.client_error);
+  EXPECT_THAT(outcome.client_error->message(), HasSubstr("byte 1048575 of 1048576 is 0x"));
+}
+
+TEST_P(LongMessages, GoBothWaysAtOnce) {
+  work.bidirectional = true;
+  work.sizes = {65536};
+  const auto outcome = run_both(send_bw, GetParam(), work);
+  expect_well(outcome);
+  EXPECT_DOUBLE_EQ(outcome.client[0].bandwidth->average, outcome.server[0].bandwidth->average);
+}
+
+INSTANTIATE_TEST_SUITE_P(, LongMessages, ::testing::Values("shm", "tcp"),
+                         [](const auto& kind) { return kind.param; });
 
 // What a transport refuses to register is said with its reason; what it takes is measured.
 TEST(Ends, MemoryOfACardIsMeasuredOrRefusedWithTheReason) {
@@ -255,7 +319,7 @@ TEST(Ends, AnotherVersionIsNamed) {
   const auto error = stranger.outcome();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code, ErrorCode::not_supported);
-  EXPECT_THAT(error->message(), AllOf(HasSubstr("version 99"), HasSubstr("version 1")));
+  EXPECT_THAT(error->message(), AllOf(HasSubstr("version 99"), HasSubstr("version 2")));
 }
 
 TEST(Ends, APeerThatLeavesIsNamed) {
