@@ -113,7 +113,7 @@ struct Bench {
   std::string folder;                           ///< where the programs are started from
   std::map<std::string, std::string> programs;  ///< their paths there, by name
   int pairs = 7;
-  std::string only;
+  std::string only, json;
   std::vector<Row> rows;
   Clock::time_point began = Clock::now();
 
@@ -121,6 +121,14 @@ struct Bench {
   void say(const std::string& what) const {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began);
     fmt::print(stderr, "{:4} s  {}\n", seconds.count(), what);
+  }
+
+  /// What was measured outlives a run that is cut off.
+  Result<void> keep(Row row) {
+    say(fmt::format("  {}: {:.2f} of {}, {:.2f} to {:.2f}", row.name, row.ratio, row.against, row.spread[0],
+                    row.spread[1]));
+    rows.push_back(std::move(row));
+    return json.empty() ? Result<void>() : write_json(rows, json);
   }
 
   [[nodiscard]] ToolRun perf_run(const char* tool, const std::string& client,
@@ -197,11 +205,11 @@ struct Bench {
     const Row itself =
         summarise({fmt::format("{} {}", one.peer, one.size), unit, std::string(one.peer) + " itself", better},
                   samples[again]);
-    rows.push_back(itself);
+    CENOTE_TRY(keep(itself));
     // Which of the two is called the first is chance.
     const double bar = std::min(itself.spread[0], 1 / itself.spread[1]);
     for (std::size_t i = 0; i < names.size(); ++i)
-      rows.push_back(summarise({names[i], unit, one.peer, better, bar}, samples[us + i]));
+      CENOTE_TRY(keep(summarise({names[i], unit, one.peer, better, bar}, samples[us + i])));
     return {};
   }
 
@@ -233,8 +241,7 @@ struct Bench {
                                   CENOTE_ASSIGN(const double other, over_rails(1, 1));
                                   return one + other;
                                 }));
-    rows.push_back(std::move(row));
-    return {};
+    return keep(std::move(row));
   }
 
   Result<void> run() {
@@ -265,9 +272,8 @@ Result<void> prepare(Bench& bench, const TemporaryFolder& memory) {
 
 int main_of(int argc, char** argv) {
   CLI::App app("cenote perf over verbs beside perftest, and two unequal rails beside their sum");
-  std::string json;
   Bench bench;
-  app.add_option("--json", json, "also write the rows to this file");
+  app.add_option("--json", bench.json, "also write the rows to this file");
   app.add_option("--pairs", bench.pairs, "measurements of each side")->check(CLI::Range(2, 1000));
   app.add_option("--only", bench.only, "only the rows whose name contains this");
   CLI11_PARSE(app, argc, argv);
@@ -280,9 +286,6 @@ int main_of(int argc, char** argv) {
   if (const auto prepared = prepare(bench, *memory); !prepared) return complain(prepared.error());
   const auto measured = bench.run();
   fmt::print("{}", table(bench.rows));
-  if (!json.empty()) {
-    if (const auto written = write_json(bench.rows, json); !written) return complain(written.error());
-  }
   if (!measured) return complain(measured.error());
   return std::all_of(bench.rows.begin(), bench.rows.end(), [](const Row& row) { return row.met; }) ? 0 : 1;
 }
