@@ -133,16 +133,21 @@ struct Bench {
     transport::UcxOptions options;
     options.tls = tls;
     const Maker make = [options] { return transport::make_ucx_transport(options); };
-    const Comparison comparison{name, is_latency ? "us" : "GB/s", "bare UCX " + tls,
-                                is_latency ? Better::lower : Better::higher, is_latency ? 1 / 1.3 : 0.95};
-    CENOTE_ASSIGN(auto row, compare(
-                                comparison, pairs, [&] { return ours(make, is_latency, iterations); },
-                                [&] {
-                                  return is_latency
-                                             ? plain_ucx_latency(processors, tls, iterations)
-                                             : plain_ucx_bandwidth(processors, tls, mebibyte, iterations);
-                                }));
-    rows.push_back(std::move(row));
+    for (const auto settings : {PlainUcx::with_our_settings, PlainUcx::as_it_comes}) {
+      const std::string against =
+          "bare UCX " + tls + (settings == PlainUcx::as_it_comes ? "" : ", our settings");
+      const Comparison comparison{name, is_latency ? "us" : "GB/s", against,
+                                  is_latency ? Better::lower : Better::higher, is_latency ? 1 / 1.3 : 0.95};
+      CENOTE_ASSIGN(auto row, compare(
+                                  comparison, pairs, [&] { return ours(make, is_latency, iterations); },
+                                  [&] {
+                                    return is_latency
+                                               ? plain_ucx_latency(processors, tls, settings, iterations)
+                                               : plain_ucx_bandwidth(processors, tls, settings, mebibyte,
+                                                                     iterations);
+                                  }));
+      rows.push_back(std::move(row));
+    }
     return beside_ucx(name, make, tls, is_latency, iterations, std::nullopt);
   }
 

@@ -15,6 +15,7 @@
 #include "runtime/unique_fd.h"
 #include "transports/ucx/frame.h"
 #include "transports/ucx/ucp_api.h"
+#include "transports/ucx/worker.h"
 
 namespace cenote::perf {
 namespace {
@@ -37,10 +38,11 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  Result<void> open(const std::string& tls) {
+  Result<void> open(const std::string& tls, PlainUcx settings) {
     CENOTE_ASSIGN(api_, UcpApi::load());
     ucp_config_t* config = nullptr;
     CENOTE_TRY(check(api_->config_read(nullptr, nullptr, &config)));
+    if (settings == PlainUcx::with_our_settings) transport::ucx::configure(*api_, config, tls);
     auto status = api_->config_modify(config, "TLS", tls.c_str());
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -155,11 +157,11 @@ class Node {
   std::uint64_t came_ = 0;
 };
 
-Result<double> one_side(bool first, int fd, int processor, const std::string& tls, std::size_t bytes,
-                        const std::function<Result<double>(bool, Node&)>& work) {
+Result<double> one_side(bool first, int fd, int processor, const std::string& tls, PlainUcx settings,
+                        std::size_t bytes, const std::function<Result<double>(bool, Node&)>& work) {
   CENOTE_TRY(pin_to(processor));
   Node node(bytes);
-  CENOTE_TRY(node.open(tls));
+  CENOTE_TRY(node.open(tls, settings));
   CENOTE_TRY(node.connect(fd));
   auto result = work(first, node);
   if (!result) return result;
@@ -169,8 +171,8 @@ Result<double> one_side(bool first, int fd, int processor, const std::string& tl
   return result;
 }
 
-Result<double> measure(const Processors& processors, const std::string& tls, std::size_t bytes,
-                       const std::function<Result<double>(bool, Node&)>& work) {
+Result<double> measure(const Processors& processors, const std::string& tls, PlainUcx settings,
+                       std::size_t bytes, const std::function<Result<double>(bool, Node&)>& work) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return fail(system_error("join two processes", errno));
@@ -182,12 +184,12 @@ Result<double> measure(const Processors& processors, const std::string& tls, std
   if (child < 0) return fail(system_error("start the second process", errno));
   if (child == 0) {
     here.reset();
-    const auto result = one_side(false, there.get(), processors.second, tls, bytes, work);
+    const auto result = one_side(false, there.get(), processors.second, tls, settings, bytes, work);
     if (!result) ::dprintf(STDERR_FILENO, "second process: %s\n", result.error().message().c_str());
     ::_exit(result ? 0 : 1);
   }
   there.reset();
-  auto result = one_side(true, here.get(), processors.first, tls, bytes, work);
+  auto result = one_side(true, here.get(), processors.first, tls, settings, bytes, work);
   here.reset();
   (void)::sched_setaffinity(0, sizeof before, &before);
   if (!result) ::kill(child, SIGKILL);
@@ -201,8 +203,9 @@ Result<double> measure(const Processors& processors, const std::string& tls, std
 
 }  // namespace
 
-Result<double> plain_ucx_latency(const Processors& processors, const std::string& tls, int iterations) {
-  return measure(processors, tls, 8, [&](bool first, Node& node) -> Result<double> {
+Result<double> plain_ucx_latency(const Processors& processors, const std::string& tls, PlainUcx settings,
+                                 int iterations) {
+  return measure(processors, tls, settings, 8, [&](bool first, Node& node) -> Result<double> {
     auto start = Clock::now();
     std::uint64_t round = 0;
     for (int i = -iterations / 10; i < iterations; ++i) {
@@ -217,9 +220,9 @@ Result<double> plain_ucx_latency(const Processors& processors, const std::string
   });
 }
 
-Result<double> plain_ucx_bandwidth(const Processors& processors, const std::string& tls, std::size_t bytes,
-                                   int count) {
-  return measure(processors, tls, bytes, [&](bool first, Node& node) -> Result<double> {
+Result<double> plain_ucx_bandwidth(const Processors& processors, const std::string& tls, PlainUcx settings,
+                                   std::size_t bytes, int count) {
+  return measure(processors, tls, settings, bytes, [&](bool first, Node& node) -> Result<double> {
     const Bytes data(bytes, std::byte{7});
     auto start = Clock::now();
     std::uint64_t expected = 0;

@@ -27,6 +27,11 @@ How to read the rows:
   against perftest in the same rounds: the noise, whose lower end is the bar of the rows below it. `put+signal` carries
   a signal that `ib_write_lat` does not have, and stands beside `ib_send_lat`, which takes a buffer and a completion too.
 - **two rails**: two devices that `tbf` has made unequal (48 and 16 Mbit/s), together and each alone.
+- **8 B write, completed**: instructions that callgrind counts for one write over verbs and its completion, over a libibverbs
+  under which everything is done at once (`perf/at_once`), which is left out; `ib_write_bw -N -I 8` beside our loop. They
+  do not depend on the machine. The bar is perftest's count plus 20 %.
+- **ucx**: what our contract costs over UCX. "our settings": bare UCX set as the transport sets it, because UCX as it comes
+  aborts the process when a TCP connection is lost with a message under way from the caller's memory.
 - **null launches**: 10^6 launches of an empty kernel on a leased, emulated GPU in another process, sent over shared
   memory, until the last one has run; the bar of 2 us a launch stands as the thing it is compared with."""
 

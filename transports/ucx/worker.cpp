@@ -47,6 +47,15 @@ Named named(std::string_view tls) {
 
 }  // namespace
 
+void configure(const UcpApi& api, ucp_config_t* config, const std::string& tls) {
+  // A UCX that does not know one of these has nothing that it would switch off.
+  for (const auto& [name, value] : settings) (void)api.config_modify(config, name, value);
+  // UCX complains of a setting of what is not used. Its shared memory fails an endpoint only when told to.
+  const Named uses = named(tls);
+  if (uses.shared_memory || uses.others) (void)api.config_modify(config, "MM_ERROR_HANDLING", "y");
+  if (uses.tcp || uses.others) (void)api.config_modify(config, "TX_SEG_SIZE", segment);
+}
+
 void Worker::close() {
   if (worker_ != nullptr) api_->worker_destroy(std::exchange(worker_, nullptr));
   if (context_ != nullptr) api_->cleanup(std::exchange(context_, nullptr));
@@ -59,13 +68,9 @@ Result<void> Worker::make_context(const std::string& tls) {
   if (const auto status = api_->config_read(nullptr, nullptr, &config); status != UCS_OK)
     return fail(api_->error(status, stage));
   const std::unique_ptr<ucp_config_t, decltype(api_->config_release)> owned(config, api_->config_release);
-  // A UCX that does not know one of these has nothing that it would switch off.
-  for (const auto& [name, value] : settings) (void)api_->config_modify(config, name, value);
-  // UCX complains of a setting of what is not used. Its shared memory fails an endpoint only when told to.
+  configure(*api_, config, tls);
   const Named uses = named(tls);
   only_shared_memory_ = uses.shared_memory && !uses.tcp && !uses.others;
-  if (uses.shared_memory || uses.others) (void)api_->config_modify(config, "MM_ERROR_HANDLING", "y");
-  if (uses.tcp || uses.others) (void)api_->config_modify(config, "TX_SEG_SIZE", segment);
   if (const auto status = api_->config_modify(config, "TLS", tls.c_str()); status != UCS_OK)
     return fail(api_->error(status, stage));
   ucp_params_t params{};

@@ -13,6 +13,9 @@
 
 namespace cenote::transport::ucx {
 
+/// What of UCX's configuration the transport depends on, but for the transports `tls` themselves.
+void configure(const UcpApi& api, ucp_config_t* config, const std::string& tls);
+
 class Worker {
  public:
   /// Called for every active message, within progress().
