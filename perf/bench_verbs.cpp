@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 
 #include "perf/harness.h"
 #include "perf/peer_process.h"
@@ -183,12 +184,13 @@ struct Bench {
   /// Perftest, perftest again, and ours, in turns and in all orders.
   Result<void> beside_perftest(const Measured& one) {
     std::vector<std::string> names;
+    names.reserve(one.ours.size());
     for (const Ours& mine : one.ours) names.push_back(fmt::format("verbs {}, {}", mine.what, one.size));
     if (std::none_of(names.begin(), names.end(), [&](const auto& name) { return wanted(name); })) return {};
     say(names.front());
     constexpr std::size_t them = 0, again = 1, us = 2;
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < us + one.ours.size(); ++i) order.push_back(i);
+    std::vector<std::size_t> order(us + one.ours.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
     std::vector<std::vector<Sample>> samples(order.size());
     for (int pair = 0; pair < pairs; ++pair) {
       std::vector<double> figures(order.size());
@@ -221,7 +223,9 @@ struct Bench {
     }
     ToolRun run = perf_run("write_bw", here, there);
     run.both.insert(run.both.end(), {"--rails", std::to_string(count)});
-    run.client.insert(run.client.end(), {"-s", "32KiB", "-t", "64", "-D", "2", "-f", "0.4"});
+    // A rail of several has at most 512 KiB under way; so has one that is alone.
+    run.client.insert(run.client.end(),
+                      {"-s", "32KiB", "-t", std::to_string(16 * count), "-D", "2", "-f", "0.4"});
     return figure(run);
   }
 
