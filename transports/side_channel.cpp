@@ -29,7 +29,7 @@ tl::unexpected<Error> socket_error(std::string stage, int number) {
 
 }  // namespace
 
-Result<void> SideChannel::dial(const SideAddress& to) {
+Result<void> SideChannel::dial(const MeetingPlace& to) {
   const std::string stage = "connect to " + to.host + " port " + std::to_string(to.port);
   CENOTE_ASSIGN(SocketAddress at, SocketAddress::parse(to.host, to.port));
   fd_.reset(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

@@ -12,16 +12,12 @@
 
 #include "runtime/unique_fd.h"
 #include "transports/listening_core.h"
+#include "transports/meeting_place.h"
 #include "transports/socket.h"
 
 namespace cenote::transport {
 
 /// Who listens where.
-struct SideAddress {
-  std::string host;  ///< numeric
-  std::uint16_t port = 0;
-  [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
-};
 
 /// Somebody at the door, with his socket and what he has said so far.
 struct SideGuest : GuestBase {
@@ -43,7 +39,7 @@ class SideChannel {
 
   /// The transport with the greater id dials, the other adopts a guest who has proved himself.
   [[nodiscard]] bool dials() const { return parties_.self.id > parties_.peer.id; }
-  Result<void> dial(const SideAddress& to);
+  Result<void> dial(const MeetingPlace& to);
   Result<void> adopt(UniqueFd fd, const GuestBase& guest);
 
   /// Sends as soon as the socket takes it; kept until then. `body` is copied.

@@ -12,7 +12,8 @@
 
 #include "runtime/unique_fd.h"
 #include "transports/listening_core.h"
-#include "transports/region_key.h"
+#include "transports/meeting_place.h"
+#include "transports/regions.h"
 #include "transports/socket.h"
 #include "transports/tcp/tcp.h"
 
@@ -20,13 +21,11 @@ namespace cenote::transport::tcp {
 
 class TcpEndpoint;
 
-struct TcpAddress {
-  AddressHeader header;
-  std::string host;  ///< numeric
-  std::uint16_t port = 0;
-  static Result<TcpAddress> parse(std::span<const std::byte> bytes);
-  [[nodiscard]] Bytes bytes() const;
-  [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
+struct TcpAddress : MeetingAddress {
+  static Result<TcpAddress> parse(std::span<const std::byte> bytes) {
+    CENOTE_ASSIGN(auto address, MeetingAddress::parse(bytes, "tcp"));
+    return TcpAddress{std::move(address)};
+  }
 };
 
 struct Guest : GuestBase {
@@ -47,16 +46,13 @@ struct Parting {
   bool proceed();
 };
 
-struct RegionEntry {
-  RegionKey key;
-  std::byte* data = nullptr;
-};
-
 class TcpCore final : public ListeningCore<TcpEndpoint, Guest, TcpAddress> {
  public:
   static Result<std::shared_ptr<TcpCore>> create(const TcpOptions& options);
 
-  [[nodiscard]] Result<void> reachable(const TcpAddress& peer) const;
+  [[nodiscard]] Result<void> reachable(const TcpAddress& peer) const {
+    return can_meet(self.header.host, self.place, peer.header.host, peer.place, "TCP");
+  }
   bool progress();
   bool arm();
   void disarm();
@@ -69,14 +65,9 @@ class TcpCore final : public ListeningCore<TcpEndpoint, Guest, TcpAddress> {
   bool part(UniqueFd fd, Bytes words, bool watched, std::size_t* said = nullptr);
   /// Reads what guests have sent: one may have brought a peer's note.
   void look_for_notes();
-  /// The bytes a peer may touch, or null where key, offset or length do not fit.
-  std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
-
-  /// Why reach() found nothing.
-  [[nodiscard]] Error misfit(const char* stage, std::uint64_t region, std::uint64_t token) const;
 
   TcpOptions options;
-  std::unordered_map<std::uint64_t, RegionEntry> regions;
+  std::shared_ptr<RegionTable> regions;
   Bytes scratch;  ///< what was read and not parsed, while one endpoint reads
 
  private:

@@ -52,8 +52,8 @@ TcpEndpoint::~TcpEndpoint() {
 
 Result<void> TcpEndpoint::dial() {
   const std::string stage =
-      "connect to " + peer_name_ + " at " + peer_.host + " port " + std::to_string(peer_.port);
-  CENOTE_ASSIGN(SocketAddress to, SocketAddress::parse(peer_.host, peer_.port));
+      "connect to " + peer_name_ + " at " + peer_.place.host + " port " + std::to_string(peer_.place.port);
+  CENOTE_ASSIGN(SocketAddress to, SocketAddress::parse(peer_.place.host, peer_.place.port));
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail(cenote::system_error(stage, errno));
   CENOTE_TRY(core_->tune(fd.get()));
@@ -218,7 +218,7 @@ void TcpEndpoint::post(const Frame& frame, std::span<const std::byte> body, std:
 bool TcpEndpoint::flush() {
   sent_since_progress_ = false;
   if (failure_ || stage_ != Stage::ready || out_.empty()) return false;
-  if (!out_.regions_alive([this](std::uint64_t id) { return core_->regions.contains(id); })) {
+  if (!out_.regions_alive([this](std::uint64_t id) { return core_->regions->contains(id); })) {
     break_with(Error{ErrorCode::permission_denied, "answer a get",
                      "the region was destroyed while it was being read"});
     return true;
@@ -287,7 +287,7 @@ void TcpEndpoint::hear(const Note& note) {
 
 void TcpEndpoint::leave_note(std::span<const std::byte> reason, std::uint64_t end) {
   const std::uint64_t acceptor = dials() ? peer_.header.id : core_->self.header.id;
-  auto to = SocketAddress::parse(peer_.host, peer_.port);
+  auto to = SocketAddress::parse(peer_.place.host, peer_.place.port);
   UniqueFd fd(to ? ::socket(to->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1);
   if (!fd || (::connect(fd.get(), to->get(), to->length) != 0 && errno != EINPROGRESS)) return;
   Writer text;
@@ -310,7 +310,7 @@ void TcpEndpoint::say_goodbye(std::string_view reason) {
   auto end = sent_past_queue_ + out_.advanced();
   Bytes words;
   const bool fits = !ready || (out_.regions_alive([this](std::uint64_t id) {
-    return core_->regions.contains(id);
+    return core_->regions->contains(id);
   }) && out_.rest_of_frame(words, last_payload_limit));
   if (fits) {
     words.insert(words.end(), head.begin(), head.end());

@@ -220,8 +220,8 @@ Result<std::span<std::byte>> TcpEndpoint::arriving_target() {
   const Frame& frame = arriving_->frame;
   const std::size_t left = frame.length - arriving_->taken;
   if (arriving_->type == FrameType::get_reply) return awaited_.front().dst.last(left);
-  std::byte* at = core_->reach(frame.region, frame.token, frame.offset, frame.length);
-  if (at == nullptr) return fail(core_->misfit("take a put", frame.region, frame.token));
+  std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, frame.length);
+  if (at == nullptr) return fail(core_->regions->misfit("take a put", frame.region, frame.token));
   return std::span(at + arriving_->taken, left);
 }
 
@@ -242,9 +242,9 @@ void TcpEndpoint::arrived() {
 Result<void> TcpEndpoint::serve_get(const Frame& frame) {
   if (out_.references() > queue_depth || out_.copied() > (1U << 22))
     return nonsense("it asked for more data than it takes");
-  const std::byte* at = core_->reach(frame.region, frame.token, frame.offset, frame.length);
+  const std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, frame.length);
   if (at == nullptr || frame.length == 0)
-    return fail(core_->misfit("answer a get", frame.region, frame.token));
+    return fail(core_->regions->misfit("answer a get", frame.region, frame.token));
   Frame reply;
   reply.type = FrameType::get_reply;
   reply.length = frame.length;
@@ -254,9 +254,9 @@ Result<void> TcpEndpoint::serve_get(const Frame& frame) {
 
 Result<void> TcpEndpoint::serve_add(const Frame& frame) {
   if (out_.copied() > (1U << 22)) return nonsense("it asked for more answers than it takes");
-  std::byte* at = core_->reach(frame.region, frame.token, frame.offset, sizeof(std::uint64_t));
+  std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, sizeof(std::uint64_t));
   if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % sizeof(std::uint64_t) != 0)
-    return fail(core_->misfit("answer an atomic add", frame.region, frame.token));
+    return fail(core_->regions->misfit("answer an atomic add", frame.region, frame.token));
   std::atomic_ref<std::uint64_t> word(*static_cast<std::uint64_t*>(static_cast<void*>(at)));
   Frame reply;
   reply.type = FrameType::add_reply;

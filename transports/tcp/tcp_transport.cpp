@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +21,6 @@ namespace {
 constexpr std::size_t read_directly =
     3;  // with so few endpoints, reading each is cheaper than asking epoll first
 constexpr std::size_t scratch_size = std::size_t{64} * 1024;
-constexpr std::size_t page = 4096;
 constexpr std::size_t max_partings = 256;
 constexpr auto parting_time = std::chrono::seconds(5);
 constexpr int discard_at_once = 64;  // reads of discard_size
@@ -30,65 +28,18 @@ constexpr std::size_t discard_size = std::size_t{1024} * 1024;
 
 }  // namespace
 
-Result<TcpAddress> TcpAddress::parse(std::span<const std::byte> bytes) {
-  Reader in(bytes);
-  TcpAddress out;
-  CENOTE_ASSIGN(out.header, AddressHeader::unpack(in, "tcp"));
-  out.host = in.text();
-  out.port = in.get<std::uint16_t>();
-  if (!in.finished())
-    return fail(ErrorCode::invalid_argument, "read peer address", "not a whole tcp address");
-  return out;
-}
-
-Bytes TcpAddress::bytes() const {
-  Writer out;
-  header.pack(out);
-  out.text(host).put(port);
-  return out.take();
-}
-
 Result<std::shared_ptr<TcpCore>> TcpCore::create(const TcpOptions& options) {
   auto core = std::make_shared<TcpCore>();
   core->options = options;
   core->log = options.log;
   core->scratch.resize(scratch_size);
   CENOTE_ASSIGN(core->self.header, AddressHeader::make("tcp"));
-  core->self.host = options.host;
-  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, core->self.port));
+  core->regions = std::make_shared<RegionTable>(core->self.header.id);
+  core->self.place.host = options.host;
+  CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, core->self.place.port));
   core->address = core->self.bytes();
   CENOTE_TRY(core->reception.open(std::move(listener), "listen for peers on " + options.host));
   return core;
-}
-
-Result<void> TcpCore::reachable(const TcpAddress& peer) const {
-  if (!peer.loopback() && !self.loopback()) return {};
-  const HostIdentity &here = self.header.host, &there = peer.header.host;
-  const bool same = here.boot_id == there.boot_id && here.network_space == there.network_space;
-  if (same) return {};
-  return fail(Error{ErrorCode::not_supported, "reach peer over TCP",
-                    (peer.loopback() ? "it listens only on its loopback address " + peer.host
-                                     : "this side listens only on its loopback address " + self.host) +
-                        ", and it runs on another host or in another network namespace"}
-                  .fix("let both sides listen on an address of their network: the setting tcp.host"));
-}
-
-std::byte* TcpCore::reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset,
-                          std::uint64_t length) {
-  const auto found = regions.find(region);
-  if (found == regions.end()) return nullptr;
-  const RegionEntry& entry = found->second;
-  if (entry.key.token != token || offset > entry.key.size || length > entry.key.size - offset) return nullptr;
-  return entry.data + offset;
-}
-
-// An honest peer may use a key a little too long; one that has the key has its bounds as well, and checks
-// them.
-Error TcpCore::misfit(const char* stage, std::uint64_t region, std::uint64_t token) const {
-  const auto found = regions.find(region);
-  if (found == regions.end() || found->second.key.token != token)
-    return {ErrorCode::permission_denied, stage, "the key's region was destroyed, or the key is forged"};
-  return {ErrorCode::protocol_error, stage, "offset or length do not fit the key's region"};
 }
 
 bool TcpCore::progress() {
@@ -233,66 +184,15 @@ void TcpCore::shut() {
 
 namespace {
 
-class TcpRegion final : public Region {
- public:
-  /// `owned` bytes are unmapped at the end; 0: the memory belongs to somebody else.
-  TcpRegion(std::shared_ptr<TcpCore> core, const RegionKey& key, std::byte* data, std::size_t owned)
-      : core_(std::move(core)),
-        packed_(key.pack()),
-        id_(key.region),
-        data_(data),
-        size_(key.size),
-        owned_(owned) {
-    core_->regions.emplace(id_, RegionEntry{key, data});
-  }
-  ~TcpRegion() override {
-    core_->regions.erase(id_);
-    if (owned_ != 0) ::munmap(data_, owned_);
-  }
-  TcpRegion(const TcpRegion&) = delete;
-  TcpRegion& operator=(const TcpRegion&) = delete;
-  [[nodiscard]] std::span<std::byte> bytes() const override { return {data_, size_}; }
-  [[nodiscard]] const RemoteKey& key() const override { return packed_; }
-
- private:
-  std::shared_ptr<TcpCore> core_;
-  RemoteKey packed_;
-  std::uint64_t id_;
-  std::byte* data_;
-  std::size_t size_, owned_;
-};
-
 class TcpTransport final : public ListeningTransport<TcpCore, TcpEndpoint, TcpAddress> {
  public:
   using ListeningTransport::ListeningTransport;
   [[nodiscard]] Limits limits() const override { return {max_message, true}; }
   Result<std::unique_ptr<Region>> allocate(std::size_t bytes) override {
-    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-    if (rounded < bytes)
-      return fail(ErrorCode::invalid_argument, "allocate memory", "more than an address space");
-    void* base = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
-      return fail(cenote::system_error("allocate " + std::to_string(bytes) + " bytes", errno));
-    auto region = make(static_cast<std::byte*>(base), bytes, rounded);
-    if (!region) ::munmap(base, rounded);
-    return region;
+    return core_->regions->allocate(bytes);
   }
   Result<std::unique_ptr<Region>> register_memory(const MemoryDescription& memory) override {
-    if (memory.kind != MemoryKind::host || !memory.cpu_readable)
-      return fail(ErrorCode::not_supported, "register memory of " + memory.home,
-                  "the socket reads and writes only memory of the CPU");
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): a memory description carries its address as a number.
-    return make(reinterpret_cast<std::byte*>(memory.address), memory.size, 0);
-  }
-
- private:
-  Result<std::unique_ptr<Region>> make(std::byte* data, std::size_t bytes, std::size_t owned) {
-    RegionKey key;
-    CENOTE_TRY(random_bytes(std::as_writable_bytes(std::span(&key.token, 1))));
-    key.owner = core_->self.header.id;
-    key.region = core_->next_region++;
-    key.size = bytes;
-    return std::make_unique<TcpRegion>(core_, key, data, owned);
+    return core_->regions->add(memory);
   }
 };
 

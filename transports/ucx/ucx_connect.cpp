@@ -56,7 +56,7 @@ Result<std::unique_ptr<UcxEndpoint>> UcxEndpoint::connect(std::shared_ptr<UcxCor
   if (made->dials()) {
     CENOTE_TRY(made->dial());
   } else {
-    Guest guest;
+    SideGuest guest;
     std::uint64_t serial = 0;
     if (made->core_->take_guest(made->peer_.header.id, channel, serial, guest))
       made->adopt(serial, std::move(guest));
@@ -72,8 +72,8 @@ UcxEndpoint::~UcxEndpoint() {
 
 Result<void> UcxEndpoint::dial() {
   const std::string stage =
-      "connect to " + peer_name_ + " at " + peer_.host + " port " + std::to_string(peer_.port);
-  CENOTE_ASSIGN(auto to, SocketAddress::parse(peer_.host, peer_.port));
+      "connect to " + peer_name_ + " at " + peer_.place.host + " port " + std::to_string(peer_.place.port);
+  CENOTE_ASSIGN(auto to, SocketAddress::parse(peer_.place.host, peer_.place.port));
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail(cenote::system_error(stage, errno));
   CENOTE_TRY(core_->tune(fd.get()));
@@ -89,9 +89,10 @@ Result<void> UcxEndpoint::dial() {
   return {};
 }
 
-void UcxEndpoint::adopt(std::uint64_t serial, Guest guest) {
+void UcxEndpoint::adopt(std::uint64_t serial, SideGuest guest) {
   serial_ = serial;
   fd_ = std::move(guest.fd);
+  if (auto tuned = core_->tune(fd_.get()); !tuned) return break_with(std::move(tuned).error(), false);
   const Mac proof =
       proof_of(Side::acceptor, peer_.header.secret, guest.nonce, guest.hello, core_->self.header.id);
   const auto sent = tcp::write_some(fd_.get(), std::as_bytes(std::span(proof)), {});

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "runtime/unique_fd.h"
-#include "transports/listening_core.h"
-#include "transports/region_key.h"
+#include "transports/meeting_place.h"
+#include "transports/regions.h"
+#include "transports/side_channel.h"
 #include "transports/socket.h"
 #include "transports/ucx/link.h"
 #include "transports/ucx/ucx.h"
@@ -20,30 +21,20 @@ namespace cenote::transport::ucx {
 
 class UcxEndpoint;
 
-struct UcxAddress {
-  AddressHeader header;
-  std::string host;  ///< numeric
-  std::uint16_t port = 0;
-  static Result<UcxAddress> parse(std::span<const std::byte> bytes);
-  [[nodiscard]] Bytes bytes() const;
-  [[nodiscard]] bool loopback() const { return host.starts_with("127.") || host == "::1"; }
+struct UcxAddress : MeetingAddress {
+  static Result<UcxAddress> parse(std::span<const std::byte> bytes) {
+    CENOTE_ASSIGN(auto address, MeetingAddress::parse(bytes, "ucx"));
+    return UcxAddress{std::move(address)};
+  }
 };
 
-struct Guest : GuestBase {
-  UniqueFd fd;
-  Bytes got;
-};
-
-struct RegionEntry {
-  RegionKey key;
-  std::byte* data = nullptr;
-};
-
-class UcxCore final : public ListeningCore<UcxEndpoint, Guest, UcxAddress> {
+class UcxCore final : public SideCore<UcxEndpoint, UcxAddress> {
  public:
   static Result<std::shared_ptr<UcxCore>> create(const UcxOptions& options);
 
-  [[nodiscard]] Result<void> reachable(const UcxAddress& peer) const;
+  [[nodiscard]] Result<void> reachable(const UcxAddress& peer) const {
+    return can_meet(self.header.host, self.place, peer.header.host, peer.place, "UCX");
+  }
   bool progress();
   bool arm();
   void disarm();
@@ -62,22 +53,16 @@ class UcxCore final : public ListeningCore<UcxEndpoint, Guest, UcxAddress> {
   /// Ends everything that is with UCX, and every other endpoint with it: the only way to have memory back
   /// that a peer does not take.
   void restart(const UcxEndpoint* culprit);
-  /// The bytes a peer may touch, or null where key, offset or length do not fit.
-  std::byte* reach(std::uint64_t region, std::uint64_t token, std::uint64_t offset, std::uint64_t length);
-  /// Why reach() found nothing.
-  [[nodiscard]] Error misfit(const char* stage, std::uint64_t region, std::uint64_t token) const;
 
   UcxOptions options;
   Worker worker;
-  std::unordered_map<std::uint64_t, RegionEntry> regions;
+  std::shared_ptr<RegionTable> regions;
   bool ending = false;  ///< the transport is being destroyed
 
  private:
   static void deliver(void* self, std::span<const std::byte> header, std::span<const std::byte> data);
   void close_retired();
   bool look();
-  bool invite(UniqueFd fd, std::uint64_t serial, Guest& guest) override;
-  bool serve_guest(std::uint64_t serial) override;
 
   std::unordered_map<std::uint64_t, UcxEndpoint*> sessions_;
   std::uint64_t last_session_ = 0;

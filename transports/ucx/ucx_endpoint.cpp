@@ -143,7 +143,8 @@ bool UcxEndpoint::advance(Operation& operation) {
         carries) {
       const std::byte* from = operation.source == nullptr ? operation.own.data() : operation.source;
       if (frame.type == FrameType::get_reply) {
-        if (operation.own.empty()) from = core_->reach(frame.region, frame.token, frame.offset, length);
+        if (operation.own.empty())
+          from = core_->regions->reach(frame.region, frame.token, frame.offset, length);
         if (from == nullptr && !fault_)
           fault_ = Error{ErrorCode::permission_denied, "answer a get",
                          "the region was destroyed while it was being read"};

@@ -41,7 +41,7 @@ class UcxEndpoint final : public EndpointBase {
   }
   [[nodiscard]] bool waits_for_guest() const { return stage_ == Stage::waiting && !failure_; }
   [[nodiscard]] bool is_unsettled() const { return stage_ != Stage::ready && !failure_; }
-  void adopt(std::uint64_t serial, Guest guest);
+  void adopt(std::uint64_t serial, SideGuest guest);
   /// A frame has come, within the worker's progress: nothing is sent and nothing fails here.
   void take(const Frame& frame, std::span<const std::byte> data);
   /// Acts on what has come: faults, the peer's end. True: something happened.

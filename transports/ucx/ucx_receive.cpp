@@ -66,8 +66,8 @@ Result<void> UcxEndpoint::take_put(const Frame& frame, std::span<const std::byte
   if (frame.signal >= signal_slots && frame.signal != silent)
     return nonsense("it gave signal " + std::to_string(frame.signal));
   if (!data.empty()) {
-    std::byte* at = core_->reach(frame.region, frame.token, frame.offset, data.size());
-    if (at == nullptr) return fail(core_->misfit("take a put", frame.region, frame.token));
+    std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, data.size());
+    if (at == nullptr) return fail(core_->regions->misfit("take a put", frame.region, frame.token));
     std::memcpy(at, data.data(), data.size());
   }
   if (frame.signal != silent) ++signals_[frame.signal];
@@ -97,9 +97,9 @@ void UcxEndpoint::answer(const Frame& frame, std::span<const std::byte> data) {
 
 Result<void> UcxEndpoint::serve_get(const Frame& frame) {
   if (answers_ > 2 * queue_depth) return nonsense("it asked for more data than it takes");
-  const std::byte* at = core_->reach(frame.region, frame.token, frame.offset, frame.length);
+  const std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, frame.length);
   if (frame.length == 0 || at == nullptr)
-    return fail(core_->misfit("answer a get", frame.region, frame.token));
+    return fail(core_->regions->misfit("answer a get", frame.region, frame.token));
   Frame reply;
   reply.type = FrameType::get_reply;
   reply.region = frame.region;
@@ -112,9 +112,9 @@ Result<void> UcxEndpoint::serve_get(const Frame& frame) {
 
 Result<void> UcxEndpoint::serve_add(const Frame& frame) {
   if (answers_ > 2 * queue_depth) return nonsense("it asked for more answers than it takes");
-  std::byte* at = core_->reach(frame.region, frame.token, frame.offset, sizeof(std::uint64_t));
+  std::byte* at = core_->regions->reach(frame.region, frame.token, frame.offset, sizeof(std::uint64_t));
   if (at == nullptr || reinterpret_cast<std::uintptr_t>(at) % sizeof(std::uint64_t) != 0)
-    return fail(core_->misfit("answer an atomic add", frame.region, frame.token));
+    return fail(core_->regions->misfit("answer an atomic add", frame.region, frame.token));
   std::atomic_ref<std::uint64_t> word(*static_cast<std::uint64_t*>(static_cast<void*>(at)));
   Frame reply;
   reply.type = FrameType::add_reply;

@@ -83,15 +83,7 @@ Result<void> VerbsCore::open(const VerbsOptions& wanted) {
 }
 
 Result<void> VerbsCore::reachable(const VerbsAddress& peer) const {
-  const HostIdentity &here = self.header.host, &there = peer.header.host;
-  if ((peer.side.loopback() || self.side.loopback()) &&
-      (here.boot_id != there.boot_id || here.network_space != there.network_space))
-    return fail(
-        Error{ErrorCode::not_supported, "reach peer over verbs",
-              (peer.side.loopback() ? "it listens only on its loopback address " + peer.side.host
-                                    : "this side listens only on its loopback address " + self.side.host) +
-                  ", and it runs on another host or in another network namespace"}
-            .fix("let both sides listen on an address of their network: the setting tcp.host"));
+  CENOTE_TRY(can_meet(self.header.host, self.side, peer.header.host, peer.side, "verbs"));
   if ((self.ethernet != 0 && peer.ethernet != 0) || (self.infiniband != 0 && peer.infiniband != 0)) return {};
   return fail(ErrorCode::not_supported, "reach peer over verbs",
               self.ethernet != 0 ? "this side has RoCE ports only, the peer InfiniBand ports only"

@@ -16,7 +16,7 @@ class VerbsEndpoint;
 
 struct VerbsAddress {
   AddressHeader header;
-  SideAddress side;
+  MeetingPlace side;
   std::uint8_t infiniband = 0, ethernet = 0;  ///< ports of either kind
   static Result<VerbsAddress> parse(std::span<const std::byte> bytes);
   [[nodiscard]] Bytes bytes() const;
