@@ -1,10 +1,6 @@
 #include "perf/plain_ucx.h"
 
-#include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,7 +8,6 @@
 #include <vector>
 
 #include "runtime/deadline.h"
-#include "runtime/unique_fd.h"
 #include "transports/ucx/frame.h"
 #include "transports/ucx/ucp_api.h"
 #include "transports/ucx/worker.h"
@@ -157,48 +152,19 @@ class Node {
   std::uint64_t came_ = 0;
 };
 
-Result<double> one_side(bool first, int fd, int processor, const std::string& tls, PlainUcx settings,
-                        std::size_t bytes, const std::function<Result<double>(bool, Node&)>& work) {
-  CENOTE_TRY(pin_to(processor));
-  Node node(bytes);
-  CENOTE_TRY(node.open(tls, settings));
-  CENOTE_TRY(node.connect(fd));
-  auto result = work(first, node);
-  if (!result) return result;
-  char token = 0;
-  (void)!::send(fd, &token, 1, MSG_NOSIGNAL);
-  node.linger([&] { return ::recv(fd, &token, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN; });
-  return result;
-}
-
 Result<double> measure(const Processors& processors, const std::string& tls, PlainUcx settings,
                        std::size_t bytes, const std::function<Result<double>(bool, Node&)>& work) {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-    return fail(system_error("join two processes", errno));
-  UniqueFd here(pair[0]), there(pair[1]);
-  cpu_set_t before;
-  if (::sched_getaffinity(0, sizeof before, &before) != 0)
-    return fail(system_error("read the processor set", errno));
-  const pid_t child = ::fork();
-  if (child < 0) return fail(system_error("start the second process", errno));
-  if (child == 0) {
-    here.reset();
-    const auto result = one_side(false, there.get(), processors.second, tls, settings, bytes, work);
-    if (!result) ::dprintf(STDERR_FILENO, "second process: %s\n", result.error().message().c_str());
-    ::_exit(result ? 0 : 1);
-  }
-  there.reset();
-  auto result = one_side(true, here.get(), processors.first, tls, settings, bytes, work);
-  here.reset();
-  (void)::sched_setaffinity(0, sizeof before, &before);
-  if (!result) ::kill(child, SIGKILL);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (result && status != 0)
-    return fail(ErrorCode::peer_failed, "measure bare UCX", "the second process ended badly");
-  return result;
+  return in_two_processes(processors, [&](bool first, int socket) -> Result<double> {
+    Node node(bytes);
+    CENOTE_TRY(node.open(tls, settings));
+    CENOTE_TRY(node.connect(socket));
+    auto result = work(first, node);
+    if (!result) return result;
+    char token = 0;
+    (void)!::send(socket, &token, 1, MSG_NOSIGNAL);
+    node.linger([&] { return ::recv(socket, &token, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN; });
+    return result;
+  });
 }
 
 }  // namespace

@@ -32,10 +32,8 @@ struct Introduction {
   transport::RemoteKey key;
 };
 
-Result<double> one_side(bool first, int fd, int processor,
-                        const std::function<Result<std::unique_ptr<Transport>>()>& make, std::size_t bytes,
-                        const std::function<Result<double>(Side&)>& work) {
-  CENOTE_TRY(pin_to(processor));
+Result<double> one_side(bool first, int fd, const std::function<Result<std::unique_ptr<Transport>>()>& make,
+                        std::size_t bytes, const std::function<Result<double>(Side&)>& work) {
   CENOTE_ASSIGN(auto transport, make());
   CENOTE_ASSIGN(auto memory, transport->allocate(bytes));
   Introduction mine, theirs;
@@ -81,8 +79,7 @@ Result<void> pin_to(int processor) {
 }
 
 Result<double> in_two_processes(const Processors& processors,
-                                const std::function<Result<std::unique_ptr<Transport>>()>& make,
-                                std::size_t bytes, const std::function<Result<double>(Side&)>& work) {
+                                const std::function<Result<double>(bool first, int socket)>& work) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return fail(system_error("join two processes", errno));
@@ -91,16 +88,20 @@ Result<double> in_two_processes(const Processors& processors,
   CPU_ZERO(&before);
   if (::sched_getaffinity(0, sizeof before, &before) != 0)
     return fail(system_error("read the processor set", errno));
+  const auto side = [&](bool first, int socket) -> Result<double> {
+    CENOTE_TRY(pin_to(first ? processors.first : processors.second));
+    return work(first, socket);
+  };
   const pid_t child = ::fork();
   if (child < 0) return fail(system_error("start the second process", errno));
   if (child == 0) {
     here.reset();
-    const auto result = one_side(false, there.get(), processors.second, make, bytes, work);
+    const auto result = side(false, there.get());
     if (!result) ::dprintf(STDERR_FILENO, "second process: %s\n", result.error().message().c_str());
     ::_exit(result ? 0 : 1);
   }
   there.reset();
-  auto result = one_side(true, here.get(), processors.first, make, bytes, work);
+  auto result = side(true, here.get());
   here.reset();
   (void)::sched_setaffinity(0, sizeof before, &before);
   if (!result) ::kill(child, SIGKILL);
@@ -110,6 +111,13 @@ Result<double> in_two_processes(const Processors& processors,
   if (result && status != 0)
     return fail(ErrorCode::peer_failed, "measure with two processes", "the second one ended badly");
   return result;
+}
+
+Result<double> in_two_processes(const Processors& processors,
+                                const std::function<Result<std::unique_ptr<Transport>>()>& make,
+                                std::size_t bytes, const std::function<Result<double>(Side&)>& work) {
+  return in_two_processes(processors,
+                          [&](bool first, int socket) { return one_side(first, socket, make, bytes, work); });
 }
 
 }  // namespace cenote::perf

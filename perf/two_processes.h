@@ -26,9 +26,12 @@ struct Side {
   transport::RemoteKey peer_key;
 };
 
-/// Forks; runs `work` in both processes, pinned; returns what the first one's returned. Every wait of `work`
-/// should end at a deadline. The child is gone when this returns. Errors: those of `work`, system_error,
-/// peer_failed (the child ended badly).
+/// Forks; runs `work` in both processes, each pinned and with its end of a socket between them; returns what
+/// the first one's returned. Every wait of `work` should end at a deadline. The child is gone when this
+/// returns. Errors: those of `work`, system_error, peer_failed (the child ended badly).
+Result<double> in_two_processes(const Processors& processors,
+                                const std::function<Result<double>(bool first, int socket)>& work);
+/// The same with a transport of `make` in each, connected, and `bytes` of memory for the other.
 Result<double> in_two_processes(const Processors& processors,
                                 const std::function<Result<std::unique_ptr<transport::Transport>>()>& make,
                                 std::size_t bytes, const std::function<Result<double>(Side&)>& work);
