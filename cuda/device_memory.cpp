@@ -354,6 +354,14 @@ Result<MemoryDescription> DeviceMemory::describe(DevicePtr pointer, std::size_t 
   return memory;
 }
 
+GpuDirect gpu_direct(Driver& driver, DeviceId device) {
+  GpuDirect direct;
+  direct.dmabuf = attribute(driver, DeviceAttribute::dma_buf_supported, device) != 0;
+  direct.peer_direct = attribute(driver, DeviceAttribute::gpu_direct_rdma, device) != 0;
+  direct.visibility = in_words(writes_rule(facts_of(driver, device)));
+  return direct;
+}
+
 Result<MemoryDescription> describe(Driver& driver, DevicePtr pointer, std::size_t size) {
   CENOTE_ASSIGN(auto memory, DeviceMemory::create(driver));
   return memory->describe(pointer, size);

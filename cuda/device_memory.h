@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "cuda/driver.h"
 #include "runtime/memory.h"
@@ -33,6 +34,14 @@ class DeviceMemory {
   std::shared_ptr<Way> way_;
   std::shared_ptr<const DeviceAccess> access_;
 };
+
+/// What a device lets cards of a network do.
+struct GpuDirect {
+  bool dmabuf = false;       ///< its driver exports memory as dma-bufs
+  bool peer_direct = false;  ///< other cards may reach its memory
+  std::string visibility{};  ///< what has to be done before it shows what they wrote, and why
+};
+GpuDirect gpu_direct(Driver& driver, DeviceId device);
 
 /// One description, with a DeviceMemory of its own behind it.
 Result<MemoryDescription> describe(Driver& driver, DevicePtr pointer, std::size_t size);

@@ -27,7 +27,7 @@ cenote_room(client SOURCES client/grpc_network.cpp USES cenote_client_core cenot
 # Everything of the command but main(), which stands above all that has commands (perf/main.cpp): tests use parts of it.
 cenote_room(cli
   SOURCES
-    cli/cli.cpp cli/program.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp
+    cli/cli.cpp cli/program.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp cli/gpu_ladder.cpp
     cli/checks.cpp
     cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
     cli/demo_kill.cpp cli/demo_client.cpp

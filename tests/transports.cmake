@@ -39,6 +39,13 @@ if(NOT CENOTE_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
     USES cenote_transports LABELS unit nogrpc)
   add_dependencies(transports_small_put_cost_test cenote_at_once)
 endif()
+# Memory of emulated GPUs over the scripted fabric.
+if(TARGET cenote_cuda)
+  cenote_test(transports_gpu_memory_test
+    SOURCES unit/transports/verbs/gpu_memory_test.cpp unit/transports/verbs/gpu_ways_test.cpp
+      unit/transports/verbs/gpu_visibility_test.cpp unit/transports/verbs/gpu_staging_test.cpp
+    USES scripted_verbs cenote_transports cenote_cuda LABELS unit nogrpc TIMEOUT 300)
+endif()
 cenote_test(transports_recovery_test
   SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/port_counters_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)

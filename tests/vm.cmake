@@ -25,6 +25,10 @@ if(NOT CENOTE_SANITIZE)  # a minute of forks under emulation; the suite above co
       multi/transports/death_test.cpp multi/transports/farewell_test.cpp vm/verbs_kinds.cpp
     USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 endif()
+if(TARGET cenote_cuda)
+  cenote_test(vm_gpu_memory_test SOURCES vm/gpu_memory_test.cpp
+    USES cenote_vm cenote_transports cenote_cuda LABELS vm TIMEOUT 300)
+endif()
 cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 

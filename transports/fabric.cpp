@@ -212,6 +212,7 @@ FabricOptions fabric_options(const Settings& settings) {
   verbs.timeout = static_cast<std::uint8_t>(settings.uinteger("verbs.timeout"));
   verbs.retries = static_cast<std::uint8_t>(settings.uinteger("verbs.retries"));
   verbs.relaxed_ordering = settings.boolean("verbs.relaxed_ordering");
+  verbs.gpu_memory = settings.list("verbs.gpu_memory");
   return options;
 }
 

@@ -54,6 +54,8 @@ struct RemoteKey {
 class Region {
  public:
   virtual ~Region() = default;
+  /// Of GPU memory: its addresses there, for puts and gets of this transport; nobody else may look behind
+  /// them.
   [[nodiscard]] virtual std::span<std::byte> bytes() const = 0;
   [[nodiscard]] virtual const RemoteKey& key() const = 0;
 };
@@ -151,7 +153,10 @@ class Transport {
                                                     Deadline deadline) = 0;
   /// Memory that peers can reach, zeroed, page aligned.
   virtual Result<std::unique_ptr<Region>> allocate(std::size_t bytes) = 0;
-  /// Makes existing memory reachable. It must outlive the region. not_supported where limits() say so.
+  /// Makes existing memory reachable. It must outlive the region, and the region what is under way from it or
+  /// to it. GPU memory is reached like other memory, where the transport can (verbs): what the GPU is to send
+  /// has been written before the put, and what arrived can be read by the GPU when it is told. not_supported
+  /// where limits() say so, or with the reason why GPU memory is out of reach.
   virtual Result<std::unique_ptr<Region>> register_memory(const MemoryDescription& memory) = 0;
   /// Moves everything forward; never blocks. True when anything happened.
   virtual bool progress() = 0;

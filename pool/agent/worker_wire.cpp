@@ -80,6 +80,7 @@ void put_verbs(Writer& out, const transport::VerbsOptions& verbs) {
       .put(verbs.queue_depth)
       .put(verbs.receives);
   out.put(static_cast<std::uint8_t>(verbs.relaxed_ordering));
+  put_list(out, verbs.gpu_memory);
 }
 
 transport::VerbsOptions get_verbs(Reader& in) {
@@ -96,6 +97,7 @@ transport::VerbsOptions get_verbs(Reader& in) {
   verbs.queue_depth = in.get<std::uint32_t>();
   verbs.receives = in.get<std::uint32_t>();
   verbs.relaxed_ordering = in.get<std::uint8_t>() != 0;
+  verbs.gpu_memory = get_list(in);
   return verbs;
 }
 

@@ -12,10 +12,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "pool/agent/local_driver.h"
 #include "pool/cli/cli.h"
+#include "pool/cli/gpu_ladder.h"
 #include "pool/cli/output.h"
 #include "pool/client/pool_client.h"
 #include "runtime/unique_fd.h"
@@ -61,26 +63,6 @@ std::vector<std::string> entries(const char* folder) {
   }
   std::ranges::sort(names);
   return names;
-}
-
-void add_gpu_direct(std::vector<Rung>& rungs) {
-  const auto nics = entries("/sys/class/infiniband");
-  const bool gpu = !entries("/proc/driver/nvidia/gpus").empty();
-  std::error_code ignored;
-  const bool peermem = fs::exists("/sys/module/nvidia_peermem", ignored);
-  const auto missing = nics.empty() ? "no RDMA device in /sys/class/infiniband"
-                       : gpu        ? ""
-                                    : "no GPU in /proc/driver/nvidia/gpus";
-  const std::string ladder = "GPU memory to the network card";
-  const bool both = !nics.empty() && gpu;
-  rungs.push_back(rung(ladder, "dma-buf", false,
-                       both ? "RDMA device and GPU are there, this build has no verbs transport" : missing));
-  rungs.push_back(rung(ladder, "peermem", false,
-                       !both     ? missing
-                       : peermem ? "module nvidia_peermem is loaded, this build has no verbs transport"
-                                 : "module nvidia_peermem is not loaded",
-                       both && !peermem ? "modprobe nvidia_peermem" : ""));
-  rungs.push_back(rung(ladder, "staged", true, "through host memory: always there"));
 }
 
 Rung shared_memory() {
@@ -161,7 +143,7 @@ Rung pid_descriptors() {
 
 std::vector<Rung> machine_ladders(const Settings& settings) {
   std::vector<Rung> rungs{cuda_driver(), emulated_driver()};
-  add_gpu_direct(rungs);
+  std::ranges::move(gpu_memory_ladder(settings), std::back_inserter(rungs));
   rungs.push_back(verbs());
   rungs.push_back(shared_memory());
   rungs.push_back(tcp(settings));

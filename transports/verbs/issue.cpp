@@ -17,6 +17,10 @@ Result<bool> VerbsEndpoint::issue(Request& request) {
 }
 
 Result<bool> VerbsEndpoint::issue_any(Request& request) {
+  if (request.on_device || request.staged_there) [[unlikely]] {
+    CENOTE_ASSIGN(const Registered* here, gpu_memory_of(request));
+    if (request.staged_there || (here != nullptr && here->staged())) return issue_staged(request, here);
+  }
   switch (request.kind) {
     case Kind::put:
       return issue_put(request);
@@ -71,8 +75,9 @@ std::uint32_t VerbsEndpoint::begin_operation(const Request& request) {
 }
 
 Result<bool> VerbsEndpoint::find_memory(Request& request, Piece& piece, unsigned access) {
-  if (core_->registrations->find(piece.local, piece.length) != nullptr) {
+  if (const Registered* region = core_->registrations->find(piece.local, piece.length); region != nullptr) {
     piece.borrows = true;
+    piece.on_device = region->device != nullptr;
     return true;
   }
   if (request.size <= Blocks::size) {
@@ -118,7 +123,7 @@ void VerbsEndpoint::post_parts(const Lane& lane, const Piece& piece) {
 
 std::uint32_t VerbsEndpoint::local_key(const Lane& lane, const Piece& piece) const {
   const std::size_t nic = lane.mine;
-  if (piece.block != Blocks::none) return core_->blocks.lkey(nic);
+  if (piece.block != Blocks::none) return core_->blocks.lkey(nic, piece.block);
   if (piece.operation != no_operation && cut_[piece.operation].loan)
     return cut_[piece.operation].loan->regions[nic]->lkey;
   const Registered* region = core_->registrations->find(piece.local, piece.length);
@@ -152,7 +157,7 @@ void VerbsEndpoint::post(Lane& lane, Piece& piece) {
       break;
   }
   const bool leaves = piece.purpose == Purpose::put || piece.purpose == Purpose::message;
-  work.inlined = leaves && piece.length != 0 && piece.length <= lane.rail->max_inline();
+  work.inlined = leaves && piece.length != 0 && piece.length <= lane.rail->max_inline() && !piece.on_device;
   if (!work.inlined && piece.length != 0) work.lkey = local_key(lane, piece);
   if (piece.length != 0 && piece.purpose != Purpose::message) {
     work.remote = piece.remote;
@@ -193,7 +198,7 @@ Result<bool> VerbsEndpoint::issue_put(Request& request) {
     piece.local = request.local + request.posted;
     piece.key = request.key;
     piece.tag = request.tag;
-    if (bytes > lane->rail->max_inline()) {
+    if (bytes > lane->rail->max_inline() || request.on_device) {
       CENOTE_ASSIGN(const bool found, find_memory(request, piece, 0));
       if (!found) return false;
     }
@@ -274,8 +279,7 @@ Result<bool> VerbsEndpoint::issue_message(Request& request) {
   piece.length = static_cast<std::uint32_t>(sizeof(MessageHead) + request.size);
   MessageHead head;
   head.number = piece.event;
-  head.type =
-      static_cast<std::uint8_t>(request.kind == Kind::message ? MessageType::message : MessageType::credit);
+  head.type = static_cast<std::uint8_t>(request.type);
   head.parts = piece.parts;
   head.value = request.value;
   std::memcpy(core_->blocks.at(request.block), &head, sizeof head);
@@ -286,6 +290,8 @@ Result<bool> VerbsEndpoint::issue_message(Request& request) {
 
 void VerbsEndpoint::finish_piece(const Piece& piece) {
   if (piece.borrows) --borrowed_;
+  if (piece.on_device && piece.purpose == Purpose::get && hold(piece)) [[unlikely]]
+    return;
   if (piece.block != Blocks::none) {
     const bool brings = piece.purpose == Purpose::get || piece.purpose == Purpose::atomic;
     if (brings && piece.local != nullptr)

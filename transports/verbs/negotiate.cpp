@@ -301,7 +301,7 @@ void VerbsEndpoint::take_farewell(Reader& in) {
 // A farewell comes another way than what was put and sent before it, and may overtake that.
 bool VerbsEndpoint::finish_ending(bool dry) {
   if (!ending_ || failure_ || !dry || core_->round() <= ending_round_) return false;
-  if (order_.delivered() < ending_events_) return false;
+  if (order_.delivered() < ending_events_ || !held_.empty()) return false;
   break_with(Error(*ending_), false);
   return true;
 }

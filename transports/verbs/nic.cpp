@@ -137,7 +137,34 @@ Result<void> Nic::make_queues(const ibv_device_attr& device, const VerbsOptions&
 Result<Mr> Nic::register_memory(void* address, std::size_t bytes, unsigned access) const {
   Mr mr{api.reg_mr(pd.get(), address, bytes, access), api.dereg_mr};
   if (mr) return mr;
+  return fail(not_registered(bytes, errno));
+}
+
+// Nobody has a dma-buf of number -1: EBADF says that it was looked for, so that there is somebody who would
+// take one. Whether he is asked first by the kernel or by the card's library, he says the others.
+Result<void> takes_dmabufs(const VerbsApi& api, ibv_pd* domain) {
+  const auto refusal = [](const std::string& why) {
+    return fail(ErrorCode::not_supported, "ask for dma-bufs", why);
+  };
+  if (api.reg_dmabuf_mr == nullptr) return refusal("this libibverbs knows no dma-bufs");
+  constexpr std::size_t page = 4096;
+  const Mr impossible{api.reg_dmabuf_mr(domain, 0, page, 0, -1, IBV_ACCESS_LOCAL_WRITE), api.dereg_mr};
   const int number = errno;
+  if (impossible || (number != EOPNOTSUPP && number != EPROTONOSUPPORT)) return {};
+  return refusal(std::string("card or kernel take no dma-bufs (") +
+                 (number == EOPNOTSUPP ? "EOPNOTSUPP" : "EPROTONOSUPPORT") + ")");
+}
+
+Result<Mr> Nic::register_dmabuf(const DmaBuf& memory, std::uint64_t address, std::size_t bytes,
+                                unsigned access) const {
+  Mr mr{api.reg_dmabuf_mr(pd.get(), memory.offset, bytes, address, memory.fd.get(),
+                          static_cast<int>(rights(access))),
+        api.dereg_mr};
+  if (mr) return mr;
+  return fail(not_registered(bytes, errno));
+}
+
+Error Nic::not_registered(std::size_t bytes, int number) const {
   Error error = refused(*this, "register " + std::to_string(bytes) + " bytes", number);
   if (number == ENOMEM || number == EAGAIN || number == EPERM) {
     error.code = ErrorCode::resource_exhausted;
@@ -146,7 +173,7 @@ Result<Mr> Nic::register_memory(void* address, std::size_t bytes, unsigned acces
   } else if (number == EFAULT) {
     error.code = ErrorCode::invalid_argument;
   }
-  return fail(std::move(error));
+  return error;
 }
 
 Result<void> Nic::give_back() {

@@ -66,6 +66,13 @@ class Nic {
   /// Errors: resource_exhausted (locked memory: the remedy says how much there is), invalid_argument (not
   /// memory that a card can reach), system_error.
   Result<Mr> register_memory(void* address, std::size_t bytes, unsigned access) const;
+  /// Device memory that is named by `address` from then on. Errors as register_memory.
+  Result<Mr> register_dmabuf(const DmaBuf& memory, std::uint64_t address, std::size_t bytes,
+                             unsigned access) const;
+  /// Without the rights that this card does not have: they would make it refuse the memory.
+  [[nodiscard]] unsigned rights(unsigned access) const {
+    return port.atomics ? access : access & ~static_cast<unsigned>(IBV_ACCESS_REMOTE_ATOMIC);
+  }
   [[nodiscard]] std::span<std::byte> slot(std::uint32_t index) {
     return std::span(slots_).subspan(std::size_t{index} * slot_size, slot_size);
   }
@@ -98,6 +105,7 @@ class Nic {
   explicit Nic(const VerbsApi& table) : api(table) {}
   Result<void> describe(const ibv_device_attr& device, const VerbsOptions& options);
   Result<void> read_gids(int only);
+  [[nodiscard]] Error not_registered(std::size_t bytes, int number) const;
   Result<void> make_queues(const ibv_device_attr& device, const VerbsOptions& options);
 
   std::vector<std::byte> slots_;
@@ -107,6 +115,8 @@ class Nic {
   std::vector<ibv_sge> receive_parts_;
 };
 
+/// Whether card and kernel open dma-bufs, asked without registering anything. Errors: not_supported.
+Result<void> takes_dmabufs(const VerbsApi& api, ibv_pd* domain);
 /// Every port that the options allow and that is up. Errors as make_verbs_transport.
 Result<std::vector<std::unique_ptr<Nic>>> open_nics(const VerbsApi& api, const VerbsOptions& options);
 

@@ -29,7 +29,8 @@ struct Piece {
   bool again = false;             ///< replayed: counted already
   bool borrows = false;           ///< the card reads or writes the caller's memory
   bool plain = false;             ///< a small put, all of its operation, with nothing to give back
-  std::uint16_t unused = 0;       //   (with the number, bytes that are written at once)
+  bool on_device = false;         ///< `local` is GPU memory, which the CPU may not touch
+  std::uint8_t unused = 0;        //   (with the number, bytes that are written at once)
   std::uint32_t event = 0;        ///< its number
   std::uint32_t part_number = 0;  ///< counts the parts of this rail
   std::uint32_t length = 0;

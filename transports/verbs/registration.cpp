@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transports/verbs/pinned.h"
+
 namespace cenote::transport::verbs {
 
 Result<std::unique_ptr<Registered>> Registrations::make(void* data, std::size_t bytes,
@@ -9,13 +11,16 @@ Result<std::unique_ptr<Registered>> Registrations::make(void* data, std::size_t 
   auto made = std::make_unique<Registered>();
   made->data = static_cast<std::byte*>(data);
   made->size = bytes;
-  made->regions.reserve(nics_.size());
+  CENOTE_ASSIGN(made->regions, with_every_card(data, bytes, access));
+  return made;
+}
+
+Result<std::vector<Mr>> Registrations::with_every_card(void* data, std::size_t bytes, unsigned access) const {
+  std::vector<Mr> made;
+  made.reserve(nics_.size());
   for (const auto& nic : nics_) {
-    // A right that a card does not have would make it refuse the memory.
-    const unsigned rights =
-        nic->port.atomics ? access : access & ~static_cast<unsigned>(IBV_ACCESS_REMOTE_ATOMIC);
-    CENOTE_ASSIGN(Mr mr, nic->register_memory(data, std::max<std::size_t>(bytes, 1), rights));
-    made->regions.push_back(std::move(mr));
+    CENOTE_ASSIGN(Mr mr, nic->register_memory(data, std::max<std::size_t>(bytes, 1), nic->rights(access)));
+    made.push_back(std::move(mr));
   }
   return made;
 }
@@ -36,6 +41,40 @@ const Registered* Registrations::search(const void* at, std::size_t bytes) {
     if (after->second->holds(at, bytes)) return latest_ = after->second;
   }
   return nullptr;
+}
+
+void Blocks::add(const std::shared_ptr<Pinned>& pinned) {
+  const auto room =
+      std::find_if(pinned_.begin(), pinned_.end(), [](const auto& old) { return old.expired(); });
+  pinned->number = static_cast<std::uint32_t>(room - pinned_.begin());
+  if (room == pinned_.end()) {
+    pinned_.push_back(pinned);
+  } else {
+    *room = pinned;
+  }
+}
+
+std::uint32_t Blocks::take(Pinned& pinned) {
+  const std::uint32_t slot = pinned.take();
+  return slot == none ? none : first_pinned | (pinned.number << slot_bits) | slot;
+}
+
+std::shared_ptr<Pinned> Blocks::pinned_of(std::uint32_t index) const {
+  return pinned_[(index & ~first_pinned) >> slot_bits].lock();
+}
+
+void Blocks::give_pinned(std::uint32_t index) {
+  if (const auto pinned = pinned_of(index)) pinned->give(index & ((1U << slot_bits) - 1));
+}
+
+std::byte* Blocks::pinned_at(std::uint32_t index) const {
+  const auto pinned = pinned_of(index);
+  return pinned ? pinned->at(index & ((1U << slot_bits) - 1)) : nullptr;
+}
+
+std::uint32_t Blocks::pinned_lkey(std::size_t nic, std::uint32_t index) const {
+  const auto pinned = pinned_of(index);
+  return pinned ? pinned->lkey(nic) : 0;
 }
 
 Result<void> Blocks::open(const Registrations& registrations, std::uint32_t count) {

@@ -47,11 +47,17 @@ struct alignas(16) VerbsKey {
 };
 static_assert(sizeof(VerbsKey) == 64);
 
+class Pinned;
+
 /// One piece of memory, registered with every card, in their order.
 struct Registered {
   std::byte* data = nullptr;
   std::size_t size = 0;
   std::vector<Mr> regions;
+  std::shared_ptr<const DeviceAccess> device{};  ///< set: memory of a device, which the CPU may not touch
+  mutable std::shared_ptr<Pinned> pinned{};      ///< the way of bytes to a device's memory and from it
+  /// No card comes to it.
+  [[nodiscard]] bool staged() const { return device != nullptr && regions.empty(); }
 
   [[nodiscard]] bool holds(const void* at, std::size_t bytes) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(data), want = reinterpret_cast<std::uintptr_t>(at);
@@ -64,6 +70,8 @@ class Registrations {
   explicit Registrations(const std::vector<std::unique_ptr<Nic>>& nics) : nics_(nics) {}
   /// Errors as Nic::register_memory.
   Result<std::unique_ptr<Registered>> make(void* data, std::size_t bytes, unsigned access) const;
+  /// The same, only what the cards know of it.
+  Result<std::vector<Mr>> with_every_card(void* data, std::size_t bytes, unsigned access) const;
   /// From then on find() finds it. Several may cover the same bytes.
   void add(const Registered* registered) { by_address_.emplace(registered->data, registered); }
   void remove(const Registered* registered);
@@ -82,7 +90,8 @@ class Registrations {
 };
 
 /// Blocks of registered memory for what has to be copied: messages, small payloads from ordinary memory, what
-/// is fetched into such memory.
+/// is fetched into such memory. Slots of a Pinned are blocks, too, of their own size, and with numbers of
+/// their own.
 class Blocks {
  public:
   static constexpr std::uint32_t none = ~0U;
@@ -96,12 +105,31 @@ class Blocks {
     free_.pop_back();
     return index;
   }
-  void give(std::uint32_t index) { free_.push_back(index); }
+  void give(std::uint32_t index) {
+    if (index >= first_pinned) [[unlikely]]
+      return give_pinned(index);
+    free_.push_back(index);
+  }
   [[nodiscard]] std::size_t left() const { return free_.size(); }
-  [[nodiscard]] std::byte* at(std::uint32_t index) { return memory_.data() + index * size; }
-  [[nodiscard]] std::uint32_t lkey(std::size_t nic) const { return registered_->regions[nic]->lkey; }
+  [[nodiscard]] std::byte* at(std::uint32_t index) {
+    return index >= first_pinned ? pinned_at(index) : memory_.data() + index * size;
+  }
+  [[nodiscard]] std::uint32_t lkey(std::size_t nic, std::uint32_t index) const {
+    return index >= first_pinned ? pinned_lkey(nic, index) : registered_->regions[nic]->lkey;
+  }
+  /// Its slots are blocks for as long as it lives.
+  void add(const std::shared_ptr<Pinned>& pinned);
+  /// A slot of it as a block. none: all are in use.
+  [[nodiscard]] static std::uint32_t take(Pinned& pinned);
 
  private:
+  static constexpr std::uint32_t first_pinned = 1U << 30, slot_bits = 8;
+  void give_pinned(std::uint32_t index);
+  [[nodiscard]] std::byte* pinned_at(std::uint32_t index) const;
+  [[nodiscard]] std::uint32_t pinned_lkey(std::size_t nic, std::uint32_t index) const;
+  [[nodiscard]] std::shared_ptr<Pinned> pinned_of(std::uint32_t index) const;
+
+  std::vector<std::weak_ptr<Pinned>> pinned_;
   std::vector<std::byte> memory_;
   std::unique_ptr<Registered> registered_;
   std::vector<std::uint32_t> free_;

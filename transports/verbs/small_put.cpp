@@ -7,6 +7,7 @@ namespace cenote::transport::verbs {
 
 // Null: what is posted now has to wait, or to look at other lanes first.
 Lane* VerbsEndpoint::open_lane() {
+  if (core_->device_regions != 0 || staging_) return nullptr;  // bytes of a GPU are for issue.cpp
   if (stage_ != Stage::ready || recovering_ != 0 || !waiting_.empty() || !replay_.empty()) return nullptr;
   Lane* open = nullptr;
   for (Lane& lane : lanes_) {
@@ -32,6 +33,7 @@ inline void VerbsEndpoint::post_at_once(Lane& lane, std::span<const std::byte> s
   piece.again = false;
   piece.borrows = false;
   piece.plain = true;
+  piece.on_device = false;
   piece.unused = 0;
   piece.event = with_signal ? event : 0;
   piece.part_number = with_signal ? lane.parts_posted + 1 : 0;

@@ -31,15 +31,29 @@ struct VerbsOptions {
   int gid_index = -1;                ///< of this side; -1: the likeliest pair that a write proves
   std::uint16_t pkey_index = 0;
   std::uint8_t service_level = 0;
-  std::uint8_t traffic_class = 0;        ///< of RoCE: DSCP and ECN
-  std::uint8_t timeout = 14;             ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
-  std::uint8_t retries = 6;              ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
-  std::uint32_t queue_depth = 256;       ///< work requests that a queue pair holds
-  std::uint32_t receives = 1024;         ///< buffers of the shared receive queue of each port
-  bool relaxed_ordering = true;          ///< of writes into regions, where card and kernel know it
+  std::uint8_t traffic_class = 0;   ///< of RoCE: DSCP and ECN
+  std::uint8_t timeout = 14;        ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
+  std::uint8_t retries = 6;         ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
+  std::uint32_t queue_depth = 256;  ///< work requests that a queue pair holds
+  std::uint32_t receives = 1024;    ///< buffers of the shared receive queue of each port
+  bool relaxed_ordering = true;     ///< of writes into regions, where card and kernel know it
+  /// Ways that cards may take to GPU memory, the best first (gpu_memory.h).
+  std::vector<std::string> gpu_memory = {"dmabuf", "peermem", "staged"};
+  std::string sysfs = "/sys";            ///< where the kernel says which modules it has
   const verbs::VerbsApi* api = nullptr;  ///< null: libibverbs of this machine
   Logger* log = nullptr;                 ///< outlives the transport; null: none
 };
+
+/// A way by which cards come to GPU memory: "dmabuf", "peermem", "staged".
+struct GpuMemoryWay {
+  std::string name;
+  bool usable = false;
+  std::string reason;  ///< what was found, or the exact cause why not
+  std::string remedy;  ///< empty: there is none
+};
+/// What the cards and the kernel of this machine say of each way, whatever GPU there is. Registers nothing;
+/// the `gpu_memory` of the options says which ways may be used.
+std::vector<GpuMemoryWay> gpu_memory_ways(const VerbsOptions& options = {});
 
 /// Errors: not_supported (no libibverbs, no device, no port that is up: each with its reason and remedy),
 /// not_found (a device of the options), resource_exhausted (locked memory), system_error.

@@ -90,7 +90,7 @@ Result<void> VerbsCore::reachable(const VerbsAddress& peer) const {
                                  : "this side has InfiniBand ports only, the peer RoCE ports only");
 }
 
-Result<std::unique_ptr<Rail>> VerbsCore::make_rail(VerbsEndpoint& owner, std::size_t nic) {
+Result<std::uint32_t> VerbsCore::take_rail_id() {
   if (free_ids_.empty()) {
     if (rails_.size() >> index_bits != 0)
       return fail(ErrorCode::resource_exhausted, "make a queue pair", "there are 65,536 already");
@@ -98,17 +98,30 @@ Result<std::unique_ptr<Rail>> VerbsCore::make_rail(VerbsEndpoint& owner, std::si
     rails_.push_back(nullptr);
   }
   const std::uint32_t id = free_ids_.back();
-  CENOTE_ASSIGN(auto rail, Rail::create(owner, *nics[nic], nic, id, options));
   free_ids_.pop_back();
-  rails_[id & ((1U << index_bits) - 1)] = rail.get();
+  return id;
+}
+
+Result<std::unique_ptr<Rail>> VerbsCore::make_rail(VerbsEndpoint& owner, std::size_t nic) {
+  CENOTE_ASSIGN(const std::uint32_t id, take_rail_id());
+  auto rail = Rail::create(owner, *nics[nic], nic, id, options);
+  if (rail) {
+    rails_[id & ((1U << index_bits) - 1)] = rail->get();
+  } else {
+    give_rail_id(id);
+  }
   return rail;
 }
 
 // The upper half of an id counts how often its place was used, so that what an old queue pair left in the
 // completion queue finds nobody.
+void VerbsCore::give_rail_id(std::uint32_t id) {
+  free_ids_.push_back((id + (1U << index_bits)) & ~(1U << 31));
+}
+
 void VerbsCore::forget(const Rail& rail) {
   rails_[rail.id() & ((1U << index_bits) - 1)] = nullptr;
-  free_ids_.push_back((rail.id() + (1U << index_bits)) & ~(1U << 31));
+  give_rail_id(rail.id());
 }
 
 Rail* VerbsCore::rail_of(std::uint64_t work) {
@@ -153,7 +166,10 @@ bool VerbsCore::poll(Nic& nic, bool& dry) {
 
 void VerbsCore::sent(const ibv_wc& completion) {
   Rail* rail = rail_of(completion.wr_id);
-  if (rail == nullptr) return;
+  if (rail == nullptr) {
+    if (auto seen = visibility.returned(completion); !seen) break_waiting(seen.error());
+    return;
+  }
   const auto number = static_cast<std::uint32_t>(completion.wr_id);
   if (VerbsEndpoint* endpoint = rail->owner(); endpoint != nullptr)
     return endpoint->sent_until(*rail, number, completion.status);
@@ -185,6 +201,8 @@ bool VerbsCore::progress() {
     look_soon = any = true;
   }
   any = poll(dry) || any;
+  if (gated) [[unlikely]]
+    any = settle() || any;
   bool ending = false;
   for (VerbsEndpoint* endpoint : endpoints) {
     any = endpoint->flush() || any;
@@ -198,6 +216,35 @@ bool VerbsCore::progress() {
   }
   if (!partings_.empty()) any = proceed_partings() || any;
   return std::exchange(happened, false) || any;
+}
+
+Result<std::shared_ptr<Pinned>> VerbsCore::pinned_for(const std::shared_ptr<const DeviceAccess>& device) {
+  std::erase_if(pinned_, [](const auto& entry) { return entry.second.expired(); });
+  for (const auto& [known, pinned] : pinned_) {
+    if (known.lock() == device) return pinned.lock();
+  }
+  CENOTE_ASSIGN(auto made, Pinned::open(*registrations, device));
+  blocks.add(made);
+  pinned_.emplace_back(device, made);
+  return made;
+}
+
+bool VerbsCore::settle() {
+  if (auto begun = visibility.proceed(); !begun) break_waiting(begun.error());
+  bool any = false, more = false;
+  for (VerbsEndpoint* endpoint : endpoints) {
+    any = endpoint->tell_seen() || any;
+    more = more || endpoint->holds();
+  }
+  gated = more || visibility.watches();
+  return any;
+}
+
+void VerbsCore::break_waiting(const Error& error) {
+  for (VerbsEndpoint* endpoint : endpoints) {
+    if (endpoint->holds()) endpoint->break_unseen(error);
+  }
+  visibility.abandon();
 }
 
 bool VerbsCore::look() {
@@ -264,7 +311,7 @@ bool VerbsCore::arm() {
   bool dry = true;
   if (poll(dry)) happened = true;
   for (VerbsEndpoint* endpoint : endpoints) {
-    if (endpoint->flush(true) || endpoint->is_ending()) happened = true;
+    if (endpoint->flush(true) || endpoint->is_ending() || endpoint->copies()) happened = true;
   }
   if (!happened && !reception.interrupted()) return true;
   disarm();

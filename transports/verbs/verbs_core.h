@@ -2,13 +2,17 @@
 // so they may be destroyed in any order.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "transports/side_channel.h"
+#include "transports/verbs/pinned.h"
 #include "transports/verbs/rail.h"
 #include "transports/verbs/registration.h"
+#include "transports/verbs/visibility.h"
 
 namespace cenote::transport::verbs {
 
@@ -59,9 +63,14 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
 
   void remove(VerbsEndpoint* endpoint) { std::erase(endpoints, endpoint); }
   Result<std::unique_ptr<Rail>> make_rail(VerbsEndpoint& owner, std::size_t nic);
+  /// A number that no rail has, for the wr_id of what is posted beside them.
+  Result<std::uint32_t> take_rail_id();
+  void give_rail_id(std::uint32_t id);
   /// Its completions find nobody from then on.
   void forget(const Rail& rail);
   void part(Parting parting);
+  /// What arrived can not be made visible: whoever waits for it has failed.
+  void break_waiting(const Error& error);
   /// Counts the calls of progress(): what was polled dry in a later one than a note came in, came before it.
   [[nodiscard]] std::uint64_t round() const { return round_; }
   [[nodiscard]] const std::vector<Port>& ports() const { return ports_; }
@@ -72,10 +81,24 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   Blocks blocks;
   std::uint64_t probe_word = 0;  ///< where peers' probes land
   std::unique_ptr<Registered> probe_memory;
+  Visibility visibility{*this};
+  /// Arrivals are told only when they can be seen: some memory asks for it, or some wait for it still.
+  bool gated = false;
+  /// GPU memory of this side that peers reach by messages, by the number in its key.
+  struct StagedRegion {
+    const Registered* memory = nullptr;
+    std::array<std::uint32_t, 4> token{};
+  };
+  std::unordered_map<std::uint64_t, StagedRegion> staged;
+  /// The way of bytes to a device, shared by all its regions.
+  Result<std::shared_ptr<Pinned>> pinned_for(const std::shared_ptr<const DeviceAccess>& device);
+  std::size_t device_regions = 0;
 
  private:
   VerbsCore() = default;
   Result<void> open(const VerbsOptions& options);
+  /// Makes visible what has arrived, and tells of it. True: somebody was told.
+  bool settle();
   /// True: completions came. `dry`: none is left.
   bool poll(bool& dry);
   bool poll(Nic& nic, bool& dry);
@@ -96,6 +119,7 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   std::vector<std::uint32_t> free_ids_;
   std::vector<Parting> partings_;
   std::uint64_t round_ = 0;
+  std::vector<std::pair<std::weak_ptr<const DeviceAccess>, std::weak_ptr<Pinned>>> pinned_;
 };
 
 }  // namespace cenote::transport::verbs

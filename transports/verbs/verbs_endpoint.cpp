@@ -100,6 +100,12 @@ Result<void> VerbsEndpoint::check(const RemoteSlice& slice, std::uint64_t length
                          " do not fit a region of " + std::to_string(key.size) + " bytes"});
     return failed();
   }
+  if ((key.region & staged_mark) != 0) [[unlikely]] {
+    request.staged_there = true;
+    request.staged_key = key;
+    request.remote = slice.offset;
+    return done();
+  }
   request.remote = key.base + slice.offset;
   request.key = key_index(key);
   return done();
@@ -153,6 +159,10 @@ Result<void> VerbsEndpoint::atomic_add(RemoteSlice dst, std::uint64_t value, std
                      "offset " + std::to_string(dst.offset) + " is not a multiple of 8"});
     return failed();
   }
+  if (request.staged_there)
+    return fail(Error{ErrorCode::not_supported, "atomic add",
+                      "the peer's GPU memory is reached through staging, which knows no atomics"}
+                    .with(peer_name_));
   request.kind = Kind::atomic;
   request.size = sizeof value;
   request.value = value;
@@ -187,6 +197,8 @@ Result<void> VerbsEndpoint::send(std::span<const std::byte> message) {
 }
 
 void VerbsEndpoint::submit(Request& request) {
+  if (core_->device_regions != 0) [[unlikely]]
+    note_memory(request);
   if (stage_ == Stage::ready && waiting_.empty()) {
     auto posted = issue(request);
     if (posted && *posted) [[likely]]
@@ -210,6 +222,14 @@ bool VerbsEndpoint::flush(bool last) {
   }
   if (stage_ != Stage::ready) return any;
   any = replay() || any;
+  if (staging_) [[unlikely]] {
+    auto served = serve_staged();
+    if (!served) {
+      break_with(std::move(served).error());
+      return true;
+    }
+    any = *served || any;
+  }
   while (!waiting_.empty()) {
     auto posted = issue(waiting_.front());
     if (!posted) {
@@ -271,7 +291,7 @@ void VerbsEndpoint::post_failed(Rail& rail, ibv_wc_status status) {
 
 bool VerbsEndpoint::drained() const {
   if (failure_) return true;
-  return waiting_.empty() && replay_.empty() && recovering_ == 0 &&
+  return waiting_.empty() && replay_.empty() && recovering_ == 0 && !(staging_ && staging_->answers()) &&
          std::all_of(lanes_.begin(), lanes_.end(),
                      [](const Lane& lane) { return !lane.alive() || lane.rail->idle(); });
 }
@@ -331,6 +351,8 @@ void VerbsEndpoint::break_with(Error error, bool tell_peer) {
   if (error.device.empty()) error.device = "verbs";
   if (tell_peer) say_farewell("its endpoint failed: " + error.stage + ": " + error.cause, 0);
   core_->log_debug("endpoint failed: " + error.message());
+  if (!held_.empty()) tell_last();
+  if (staging_) drop_staged();
   failure_ = std::make_unique<const Error>(std::move(error));
   drop_rails();
   for (const Piece& piece : replay_) give_up(piece);

@@ -14,6 +14,7 @@
 #include "transports/endpoint_base.h"
 #include "transports/verbs/event_order.h"
 #include "transports/verbs/lane.h"
+#include "transports/verbs/staging.h"
 #include "transports/verbs/verbs_core.h"
 
 namespace cenote::transport::verbs {
@@ -65,6 +66,16 @@ class VerbsEndpoint final : public EndpointBase {
   bool finish_ending(bool dry);
   /// Takes down the rails that have failed. `dry`: what had arrived over them has been taken.
   bool retire_rails(bool dry);
+  /// From now on what is put may lie in GPU memory.
+  void look_at_memory() { open_ = nullptr; }
+  /// Tells of what has arrived and can be seen now. True: something was told.
+  bool tell_seen();
+  /// Whether a copy from GPU memory or to it is under way, of which no descriptor tells.
+  [[nodiscard]] bool copies() const { return !held_.empty() || (staging_ && staging_->copies()); }
+  /// Whether anything waits to be seen.
+  /// What waits can not be made visible: it is not told, and the endpoint fails.
+  void break_unseen(Error error);
+  [[nodiscard]] bool holds() const { return !held_.empty(); }
   void break_with(Error error, bool tell_peer = true);
   void nic_failed(const Nic& nic, const std::string& cause);
   void nic_is_up(const Nic& nic);
@@ -72,10 +83,13 @@ class VerbsEndpoint final : public EndpointBase {
 
  private:
   enum class Stage : std::uint8_t { meeting, exchanging, connecting, proving, ready };
-  enum class Kind : std::uint8_t { put, get, atomic, message, credit };
+  enum class Kind : std::uint8_t { put, get, atomic, message };
   /// What was asked for and is not posted whole.
   struct Request {
     Kind kind = Kind::put;
+    MessageType type = MessageType::message;
+    bool on_device = false;     ///< `local` is GPU memory
+    bool staged_there = false;  ///< what it reads or writes there is GPU memory that no card comes to
     std::uint32_t signal = no_signal;
     std::uint32_t block = Blocks::none;  ///< the message
     std::uint32_t key = 0;
@@ -86,6 +100,7 @@ class VerbsEndpoint final : public EndpointBase {
     std::uint64_t remote = 0;
     std::uint64_t value = 0;  ///< to add; credit
     std::uint64_t* old = nullptr;
+    VerbsKey staged_key{};
     std::uint64_t tag = 0;
   };
   /// One that is cut into several pieces, or whose memory is registered for its time only.
@@ -97,6 +112,19 @@ class VerbsEndpoint final : public EndpointBase {
     std::unique_ptr<Registered> loan;
   };
   static constexpr std::uint32_t no_operation = ~0U;
+  /// Has arrived, and is told when it can be seen (visibility.h): a signal, a message, or a get.
+  struct Held {
+    std::uint64_t round = 0;
+    std::uint8_t slot = 0;
+    Bytes message;
+    std::optional<Piece> got;
+    // Bytes on their way to GPU memory.
+    std::shared_ptr<Pinned> pinned{};
+    std::uint64_t copy = 0;
+    bool put = false;                        ///< a peer's, who waits to be told that there is room again
+    std::uint32_t operation = no_operation;  ///< a get of this side
+    std::size_t bytes = 0;
+  };
 
   VerbsEndpoint(std::shared_ptr<VerbsCore> core, VerbsAddress peer, std::string name, std::uint32_t channel,
                 Deadline deadline);
@@ -164,6 +192,39 @@ class VerbsEndpoint final : public EndpointBase {
   Result<void> take_part(const EventPart& part);
   Result<void> deliver(std::uint8_t slot, std::span<const std::byte> message);
   Result<void> take_message(std::span<const std::byte> bytes);
+  void tell(std::uint8_t slot, std::span<const std::byte> message);
+  // verbs_held.cpp
+  void hold(std::uint8_t slot, std::span<const std::byte> message);
+  [[nodiscard]] bool hold(const Piece& got);
+  void hold(Held held);
+  void tell_last();
+  void drop_held();
+  // staged.cpp
+  Staging& staging() {
+    if (!staging_) staging_ = std::make_unique<Staging>();
+    return *staging_;
+  }
+  void note_memory(Request& request) const;
+  /// Null: what it names on this side is memory of the CPU.
+  Result<const Registered*> gpu_memory_of(const Request& request) const;
+  Result<bool> issue_staged(Request& request, const Registered* here);
+  Result<bool> put_from_staged(Request& request, const Registered& here);
+  Result<bool> put_to_staged(Request& request, const Registered* here);
+  Result<bool> get_into_staged(Request& request, const Registered& here);
+  Result<bool> get_from_staged(Request& request, const Registered* here);
+  Result<void> begin_chunks(const Request& request, const Registered* here, std::size_t most,
+                            std::size_t head);
+  [[nodiscard]] static StagedHead head_of(const Request& request, std::size_t bytes);
+  /// What the peer asks of this side's memory, and answers.
+  Result<void> take_staged(MessageType type, std::span<const std::byte> body);
+  Result<void> take_staged_put(const StagedHead& head, std::span<const std::byte> bytes);
+  Result<void> take_staged_get(const StagedHead& head);
+  Result<void> take_staged_answer(const StagedHead& head, std::span<const std::byte> bytes);
+  Result<const Registered*> staged_region(const StagedHead& head) const;
+  Result<bool> serve_staged();
+  Result<bool> answer_peer();
+  void staged_done(const Held& held);
+  void drop_staged();
   // recovery.cpp
   void lane_failed(Lane& lane, std::string why);
   void retire(Lane& lane);
@@ -201,7 +262,10 @@ class VerbsEndpoint final : public EndpointBase {
   std::vector<Operation> cut_;  ///< operations of several pieces
   std::vector<std::uint32_t> free_cut_;
 
-  std::size_t window_used_ = 0;  ///< of messages to the peer
+  std::deque<Held> held_;  ///< in their order
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Error> doomed_;  ///< what a copy said, to be told when nothing else is being done
+  std::size_t window_used_ = 0;    ///< of messages to the peer
   Inbox inbox_;
 
   std::shared_ptr<VerbsCore> core_;
@@ -218,7 +282,6 @@ class VerbsEndpoint final : public EndpointBase {
   std::uint64_t ending_round_ = 0, ending_events_ = 0;
 };
 
-enum class MessageType : std::uint8_t { message = 1, credit = 2 };
 inline constexpr std::size_t max_reason = 1024;
 
 }  // namespace cenote::transport::verbs

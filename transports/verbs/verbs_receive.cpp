@@ -22,6 +22,8 @@ void VerbsEndpoint::arrived(const Rail& rail, const ibv_wc& completion, std::spa
   if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
     const EventPart part = EventPart::of(be32toh(completion.imm_data));
     if (part.slot < signal_slots && order_.is_next(part)) [[likely]] {
+      if (core_->gated) [[unlikely]]
+        return hold(part.slot, {});
       ++signals_[part.slot];
       return;
     }
@@ -54,7 +56,7 @@ Result<void> VerbsEndpoint::take_message(std::span<const std::byte> bytes) {
 
 Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte> message) {
   if (slot != message_slot) {
-    ++signals_[slot];
+    core_->gated ? hold(slot, {}) : tell(slot, {});
     return done();
   }
   MessageHead head;
@@ -65,17 +67,35 @@ Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte
     window_used_ -= head.value;
     return done();
   }
+  if (head.type == static_cast<std::uint8_t>(MessageType::staged_room)) {
+    if (!body.empty() || !staging_ || head.value > staging_->used)
+      return nonsense("more room than was taken");
+    staging_->used -= static_cast<std::uint32_t>(head.value);
+    return done();
+  }
+  if (head.type > static_cast<std::uint8_t>(MessageType::credit) &&
+      head.type < static_cast<std::uint8_t>(MessageType::staged_room))
+    return take_staged(static_cast<MessageType>(head.type), body);
   if (head.type != static_cast<std::uint8_t>(MessageType::message))
     return nonsense("a message that no transport sends");
-  inbox_.add(body);
+  core_->gated ? hold(slot, body) : tell(slot, body);
   return done();
+}
+
+void VerbsEndpoint::tell(std::uint8_t slot, std::span<const std::byte> message) {
+  if (slot == message_slot) {
+    inbox_.add(message);
+  } else {
+    ++signals_[slot];
+  }
 }
 
 Result<std::optional<std::size_t>> VerbsEndpoint::receive(std::span<std::byte> out) {
   auto taken = receive_from(inbox_, out);
   if (const std::size_t credit = inbox_.credit(); credit != 0 && !failure_) {
     Request request;
-    request.kind = Kind::credit;
+    request.kind = Kind::message;
+    request.type = MessageType::credit;
     request.value = credit;
     submit(request);
   }

@@ -244,7 +244,7 @@ TEST_F(CommandTest, DoctorNamesEveryRungWithItsReason) {
     EXPECT_NE(rung["reason"], "") << rung;
   }
   for (const auto* name :
-       {"libcuda", "emulated", "dma-buf", "staged", "shm", "tcp", "locked memory", "broker"}) {
+       {"libcuda", "emulated", "dmabuf", "peermem", "visibility", "shm", "tcp", "locked memory", "broker"}) {
     EXPECT_TRUE(seen.contains(name)) << name;
   }
 }

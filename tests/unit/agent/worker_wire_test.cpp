@@ -34,6 +34,7 @@ WorkerSetup a_setup() {
   verbs.queue_depth = 10;
   verbs.receives = 11;
   verbs.relaxed_ordering = false;
+  verbs.gpu_memory = {"peermem"};
   setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
@@ -61,6 +62,7 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
       std::tie(verbs.traffic_class, verbs.timeout, verbs.retries, verbs.queue_depth, verbs.receives),
       std::tie(wanted.traffic_class, wanted.timeout, wanted.retries, wanted.queue_depth, wanted.receives));
   EXPECT_FALSE(verbs.relaxed_ordering);
+  EXPECT_EQ(verbs.gpu_memory, wanted.gpu_memory);
   EXPECT_EQ(got->collectives.algorithm, "ring");
   EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);

@@ -224,6 +224,7 @@ struct Process {
   VerbsApi table_without_dmabuf;
   std::vector<Refusal> refusals;
   std::function<void*(int, std::uint64_t, std::size_t)> dmabuf;
+  std::function<void*(void*, std::size_t)> peer_memory;
   std::array<std::uint64_t, kCalls> calls{};
   Alive alive;
   Counters counters;

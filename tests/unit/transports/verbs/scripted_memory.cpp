@@ -112,10 +112,18 @@ int dealloc_pd(ibv_pd* opaque) {
 
 ibv_mr* reg_mr(ibv_pd* opaque, void* address, std::size_t length, unsigned access) {
   auto* pd = static_cast<Pd*>(opaque);
+  std::function<void*(void*, std::size_t)> peer_memory;
+  {
+    const std::scoped_lock lock(pd->process->core->mutex);
+    peer_memory = pd->process->peer_memory;
+  }
+  void* const elsewhere = peer_memory ? peer_memory(address, length) : nullptr;
   const Entry entry(Call::reg_mr, pd);
   if (entry.error != 0) return entry.fail<ibv_mr>();
   if (length == 0 || !known_rights(access)) return refused<ibv_mr>(EINVAL);
   const auto start = reinterpret_cast<std::uintptr_t>(address);
+  if (elsewhere != nullptr)
+    return register_locked(*pd, address, start, static_cast<std::byte*>(elsewhere), length, access);
   if (!mapped(address, length)) return refused<ibv_mr>(EFAULT);
   return register_locked(*pd, address, start, static_cast<std::byte*>(address), length, access);
 }

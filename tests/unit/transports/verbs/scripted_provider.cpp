@@ -157,6 +157,11 @@ void ScriptedProcess::on_dmabuf(std::function<void*(int, std::uint64_t, std::siz
   process_->dmabuf = std::move(hook);
 }
 
+void ScriptedProcess::on_peer_memory(std::function<void*(void*, std::size_t)> hook) {
+  const std::scoped_lock lock(core_->mutex);
+  process_->peer_memory = std::move(hook);
+}
+
 Alive ScriptedProcess::alive() const {
   const std::scoped_lock lock(core_->mutex);
   return process_->alive;

@@ -187,6 +187,9 @@ class ScriptedProcess {
   /// What backs a dma-buf: the address of its first byte here, or null with errno set. Without a hook
   /// reg_dmabuf_mr fails with EOPNOTSUPP.
   void on_dmabuf(std::function<void*(int fd, std::uint64_t offset, std::size_t length)> hook);
+  /// A module that knows addresses of another card's memory (nvidia_peermem): where reg_mr's bytes are here,
+  /// or null for addresses that are not its own.
+  void on_peer_memory(std::function<void*(void* address, std::size_t length)> hook);
 
   Alive alive() const;
   Counters counters() const;
