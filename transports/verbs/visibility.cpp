@@ -18,14 +18,18 @@ tl::unexpected<Error> refused(const Nic& nic, std::string stage, int number) {
 
 }  // namespace
 
-// The queue pairs go too, with what is under way on them; they are made anew when they are needed.
-void Visibility::abandon() {
+// With what is under way on them; they are made anew when they are needed.
+void Visibility::drop_loops() {
   for (const Loop& loop : loops_) {
     loop.nic->send_room += loop.posted - loop.finished;
     core_.give_rail_id(loop.id);
   }
   loops_.clear();
   reads_ = 0;
+}
+
+void Visibility::abandon() {
+  drop_loops();
   wanted_ = false;
   done_ = begun_;
 }
@@ -41,6 +45,7 @@ Result<void> Visibility::add(const Registered& region, const MemoryDescription& 
 }
 
 void Visibility::remove(const Registered& region) {
+  if (reads_ != 0) lost_ = begun_;
   for (Device& device : devices_) std::erase(device.regions, &region);
   std::erase_if(devices_, [](const Device& device) { return device.regions.empty(); });
 }
@@ -63,6 +68,12 @@ Result<void> Visibility::returned(const ibv_wc& completion) {
   const std::uint32_t more = static_cast<std::uint32_t>(completion.wr_id) - loop->finished;
   loop->nic->send_room += more;
   loop->finished += more;
+  if (completion.status != IBV_WC_SUCCESS && lost_ == begun_) {
+    drop_loops();
+    wanted_ = true;
+    begun_ = done_;  // the round begins anew, without that region
+    return {};
+  }
   if (completion.status != IBV_WC_SUCCESS)
     return fail(
         Error{ErrorCode::system_error, "read back what was written to GPU memory", explain(completion.status)}

@@ -59,6 +59,7 @@ class Visibility {
     std::vector<const Registered*> regions;
   };
   Result<void> make_loops();
+  void drop_loops();
   Result<void> connect(const Loop& loop) const;
   Result<void> read_back(const Device& device);
 
@@ -69,7 +70,8 @@ class Visibility {
   std::unique_ptr<Registered> word_memory_;
   bool wanted_ = false;
   std::uint64_t begun_ = 0, done_ = 0;
-  std::size_t reads_ = 0;  ///< of the round under way
+  std::uint64_t lost_ = 0;  ///< the round in which a region went away, with what was reading it
+  std::size_t reads_ = 0;   ///< of the round under way
 };
 
 }  // namespace cenote::transport::verbs

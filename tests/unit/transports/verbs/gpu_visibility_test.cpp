@@ -231,6 +231,24 @@ TEST(GpuReadBack, AReadThatFailsEndsWhoeverWaitsForItAndTheNextIsTriedAnew) {
   ASSERT_TRUE(it.world.until([&] { return to_left->signal(1) == 1; }));
 }
 
+TEST(GpuReadBack, ARegionThatGoesWhileItIsReadHoldsNobodyUp) {
+  for (const bool last : {false, true}) {
+    ReadBack it;
+    it.start();
+    std::unique_ptr<Region> other;
+    if (!last) other = it.world.right->register_memory(it.memory).value();
+    it.world.fabric.hold("b0", "b0");
+    it.put();
+    for (int i = 0; i < 50; ++i) it.world.left->progress(), it.world.right->progress();
+    EXPECT_EQ(it.world.to_left->signal(1), 0U);
+    it.target.reset();
+    it.world.fabric.deliver("b0", "b0");
+    it.world.fabric.settle();
+    ASSERT_TRUE(it.told());
+    EXPECT_FALSE(it.world.to_left->failure());
+  }
+}
+
 TEST(GpuReadBack, ACardThatHasNoQueuePairLeftIsNamed) {
   ReadBack it;
   it.world.b.refuse(Call::create_qp, ENOMEM);
