@@ -4,6 +4,8 @@ cenote_test(perf_figures_test
   USES cenote_perf_tools LABELS unit)
 cenote_test(perf_peer_test SOURCES unit/perf/peer_test.cpp unit/perf/callgrind_test.cpp USES cenote_perf LABELS unit nogrpc)
 cenote_test(perf_session_test SOURCES unit/perf/session_test.cpp USES cenote_perf_tools LABELS unit nogrpc TIMEOUT 300)
+cenote_test(perf_gpu_memory_test SOURCES unit/perf/gpu_memory_test.cpp
+  USES cenote_perf_tools scripted_verbs LABELS unit nogrpc)
 if(NOT CENOTE_SANITIZE)  # it replaces operator new, as sanitizers do
   cenote_test(perf_allocation_test SOURCES unit/perf/allocation_test.cpp USES cenote_perf_tools LABELS unit)
 endif()
