@@ -11,6 +11,8 @@ namespace {
 constexpr int unknown_distance = static_cast<int>(Distance::cross_numa) + 1;
 constexpr std::uint32_t whole = 1000;
 
+const std::string& label_of(const RailSide& side) { return side.label.empty() ? side.id : side.label; }
+
 int rank_of(const RailPort& port) {
   return port.distance ? static_cast<int>(*port.distance) : unknown_distance;
 }
@@ -117,10 +119,11 @@ std::string why_not(const Ranked& own, const Ranked& other, std::size_t port, bo
     talks = talks || can_talk(own.side.ports[port], theirs, false);
   }
   if (!link)
-    return fmt::format("{} has no {} port that is up", other.side.id, to_string(own.side.ports[port].link));
-  if (!talks) return fmt::format("no port of {} has an address of a kind that it has", other.side.id);
+    return fmt::format("{} has no {} port that is up", label_of(other.side),
+                       to_string(own.side.ports[port].link));
+  if (!talks) return fmt::format("no port of {} has an address of a kind that it has", label_of(other.side));
   return full ? "there are as many rails as may be"
-              : fmt::format("no port of {} is left for it", other.side.id);
+              : fmt::format("no port of {} is left for it", label_of(other.side));
 }
 
 void leave_out(const Ranked& own, const Ranked& other, bool full, const std::vector<bool>& used,
@@ -205,7 +208,7 @@ Result<const TopologyDevice*> gpu_named(const Topology& topology, std::string_vi
 
 Result<RailSide> rail_side(std::string id, const Topology& topology, std::vector<RailPort> ports,
                            std::string_view near) {
-  RailSide side{std::move(id), std::move(ports), {}};
+  RailSide side{std::move(id), std::move(ports), {}, {}};
   constexpr std::string_view node_prefix = "numa:";
   const TopologyDevice* gpu = nullptr;
   int node = -1;
@@ -222,7 +225,7 @@ Result<RailSide> rail_side(std::string id, const Topology& topology, std::vector
   if (near.empty()) return side;
   for (RailPort& port : side.ports) {
     const auto* device = topology.find(std::string_view(port.name).substr(0, port.name.rfind(':')));
-    if (device == nullptr) continue;
+    if (device == nullptr || (device->bus_id.empty() && device->numa < 0)) continue;
     port.distance = gpu != nullptr ? distance(*gpu, *device) : from_node(topology, node, *device);
   }
   return side;
@@ -241,14 +244,19 @@ std::string speed_text(std::uint32_t mbps) {
 
 namespace {
 
+/// Both sides print alike, but for the names that only one of them uses.
+bool mine_first(const RailSide& mine, const RailSide& theirs) {
+  return !mine.label.empty() || mine.id <= theirs.id;
+}
+
 std::string home_text(const RailSide& side) {
-  return side.home.name.empty() ? side.id : side.id + " " + side.home.name;
+  return side.home.name.empty() ? label_of(side) : label_of(side) + " " + side.home.name;
 }
 
 std::string end_text(const RailSide& side, const RailPort& port) {
   std::string text;
   if (port.members > 1)
-    text += fmt::format("; {}: {} is a bond of {}", side.id, port.interface, port.members);
+    text += fmt::format("; {}: {} is a bond of {}", label_of(side), port.interface, port.members);
   if (side.home.kind == RailHome::Kind::anywhere) return text;
   return text + fmt::format("; {}: {}", home_text(side),
                             port.distance ? to_string(*port.distance) : "distance not known");
@@ -256,7 +264,7 @@ std::string end_text(const RailSide& side, const RailPort& port) {
 
 std::string rail_text(const RailPlan::Rail& rail, const RailSide& a, const RailSide& b) {
   const RailPort &x = a.ports[rail.mine], &y = b.ports[rail.theirs];
-  std::string text = fmt::format("{} {} <> {} {}", a.id, x.name, b.id, y.name);
+  std::string text = fmt::format("{} {} <> {} {}", label_of(a), x.name, label_of(b), y.name);
   text += rail.spare ? "  spare: others are nearer" : fmt::format("  share {:.1f} %", rail.share / 10.0);
   text += fmt::format("  {}{}", to_string(x.link), rail.mbps == 0 ? "" : " " + speed_text(rail.mbps));
   text += rail.one_subnet ? ", one subnet" : ", through a router: no subnet in common";
@@ -271,20 +279,20 @@ std::string plan_text(const RailPlan& plan, const RailSide& a, const RailSide& b
   for (const auto& rail : plan.rails) text += fmt::format("  rail {}  {}\n", number++, rail_text(rail, a, b));
   if (plan.rails.empty()) text += "  no rail\n";
   for (const auto& [port, why] : plan.mine_left)
-    text += fmt::format("  left    {} {}: {}\n", a.id, a.ports[port].name, why);
+    text += fmt::format("  left    {} {}: {}\n", label_of(a), a.ports[port].name, why);
   for (const auto& [port, why] : plan.theirs_left)
-    text += fmt::format("  left    {} {}: {}\n", b.id, b.ports[port].name, why);
+    text += fmt::format("  left    {} {}: {}\n", label_of(b), b.ports[port].name, why);
   return text;
 }
 
 }  // namespace
 
 std::string text_of(const RailPlan& plan, const RailSide& mine, const RailSide& theirs) {
-  return mine.id <= theirs.id ? plan_text(plan, mine, theirs) : plan_text(mirrored(plan), theirs, mine);
+  return mine_first(mine, theirs) ? plan_text(plan, mine, theirs) : plan_text(mirrored(plan), theirs, mine);
 }
 
 std::string text_of(const RailPlan::Rail& rail, const RailSide& mine, const RailSide& theirs) {
-  if (mine.id <= theirs.id) return rail_text(rail, mine, theirs);
+  if (mine_first(mine, theirs)) return rail_text(rail, mine, theirs);
   auto turned = rail;
   std::swap(turned.mine, turned.theirs);
   return rail_text(turned, theirs, mine);

@@ -26,7 +26,7 @@ enum class RailLink : std::uint8_t { infiniband, ethernet };
 
 /// Two ports can talk between addresses of one kind; without a router, only within one subnet.
 struct RailAddress {
-  std::uint8_t kind = 0;
+  std::uint16_t kind = 0;
   std::string subnet;
   bool operator==(const RailAddress&) const = default;
 };
@@ -53,9 +53,10 @@ struct RailHome {
 };
 
 struct RailSide {
-  std::string id;  ///< the two sides' differ: says whose ports are asked first
+  std::string id;  ///< the two sides' differ: says whose ports are asked first, the greater's
   std::vector<RailPort> ports;
   RailHome home;
+  std::string label;  ///< what this side calls it; empty: its id
 };
 
 /// A side whose data lies near a device of the topology ("cuda0", a bus id), a NUMA node ("numa:1") or
@@ -84,7 +85,8 @@ struct RailPlan {
 /// At most `most` rails, spares included.
 RailPlan plan_rails(const RailSide& mine, const RailSide& theirs, std::size_t most = 8);
 
-/// For people: each rail and each port left out with its reason. The same text on both sides.
+/// For people: each rail and each port left out with its reason. The same text on both sides,
+/// where the sides have no labels.
 std::string text_of(const RailPlan& plan, const RailSide& mine, const RailSide& theirs);
 /// The same of one rail: "a mlx5_0:1 <> b mlx5_1:1  share 50.0 %  InfiniBand 400 Gb/s, one subnet; ...".
 std::string text_of(const RailPlan::Rail& rail, const RailSide& mine, const RailSide& theirs);

@@ -207,6 +207,8 @@ FabricOptions fabric_options(const Settings& settings) {
   verbs.mtu = static_cast<std::uint32_t>(settings.uinteger("verbs.mtu"));
   verbs.gid_index = static_cast<int>(settings.integer("verbs.gid_index"));
   verbs.pkey_index = static_cast<std::uint16_t>(settings.uinteger("verbs.pkey_index"));
+  verbs.near = settings.text("verbs.near");
+  verbs.path_bits = static_cast<int>(settings.integer("verbs.path_bits"));
   verbs.service_level = static_cast<std::uint8_t>(settings.uinteger("verbs.service_level"));
   verbs.traffic_class = static_cast<std::uint8_t>(settings.uinteger("verbs.traffic_class"));
   verbs.timeout = static_cast<std::uint8_t>(settings.uinteger("verbs.timeout"));

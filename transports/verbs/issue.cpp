@@ -43,7 +43,9 @@ Lane* VerbsEndpoint::first_alive() {
 Lane* VerbsEndpoint::lane_for(std::size_t bytes) {
   if (bytes < large_piece || lanes_.size() == 1) return first_alive();
   Lane* best = nullptr;
+  const Lane* const first = first_alive();
   for (Lane& lane : lanes_) {
+    if (lane.spare && !first->spare) break;  // spares are last
     if (!lane.alive() || lane.under_way >= lane.window() || !lane.rail->has_room()) continue;
     if (best == nullptr || lane.seconds_for(bytes) < best->seconds_for(bytes)) best = &lane;
   }

@@ -26,6 +26,7 @@ struct Lane {
   std::vector<GidPair> candidates;
   std::size_t candidate = 0;  ///< that was proved
   RailOffer offer;
+  bool spare = false;  ///< carries data only when no other is alive
   bool proved = false, mine_done = false, mine_ok = false;
   std::string why;  ///< what ended it, or its latest attempt
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "transports/verbs/choices.h"
+#include "transports/verbs/machine.h"
 #include "transports/verbs/verbs_endpoint.h"
 
 namespace cenote::transport::verbs {
@@ -29,6 +31,7 @@ std::string list_of(const std::vector<Port>& ports) {
 
 void VerbsEndpoint::say_ports() {
   Writer note;
+  pack(core_->home(), note);
   note.put(static_cast<std::uint8_t>(core_->ports().size()));
   for (const Port& port : core_->ports()) port.pack(note);
   say(Note::ports, note);
@@ -91,28 +94,45 @@ Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::by
 
 Result<void> VerbsEndpoint::take_ports(Reader& in) {
   if (stage_ != Stage::exchanging) return nonsense("ports out of turn");
+  const RailHome their_home = unpack_home(in);
   const auto count = in.get<std::uint8_t>();
   if (count > max_ports) return nonsense("more ports than a transport has");
   for (std::size_t i = 0; i < count; ++i) their_ports_.push_back(Port::unpack(in));
   if (!in.finished()) return nonsense("a list of ports that ends too early or too late");
-  for (Port& port : their_ports_) port.name = printable(as_bytes(port.name));
-  const auto& ours = core_->ports();
-  const std::size_t most = core_->options.rails;
-  const auto plan =
-      side_->dials() ? plan_rails(ours, their_ports_, most) : plan_rails(their_ports_, ours, most);
-  for (const RailPorts& pair : plan) {
+  const RailPlan plan = plan_lanes(their_home);
+  double fastest = 1;
+  for (const RailPlan::Rail& rail : plan.rails) fastest = std::max<double>(fastest, rail.mbps);
+  for (const RailPlan::Rail& rail : plan.rails) {
     Lane lane;
-    lane.mine = side_->dials() ? pair.dialer : pair.acceptor;
-    lane.theirs = side_->dials() ? pair.acceptor : pair.dialer;
-    lane.candidates = gid_candidates(ours[lane.mine], their_ports_[lane.theirs]);
+    lane.mine = rail.mine;
+    lane.theirs = rail.theirs;
+    lane.spare = rail.spare;
+    if (rail.mbps != 0) lane.rate *= rail.mbps / fastest;
+    lane.candidates = gid_candidates(core_->ports()[lane.mine], their_ports_[lane.theirs]);
     lanes_.push_back(std::move(lane));
   }
   if (!lanes_.empty()) return begin_attempt();
   return fail(Error{ErrorCode::not_supported, "connect over verbs",
-                    "no port of this side can reach one of the peer's: here " + list_of(ours) + "; there " +
-                        list_of(their_ports_)}
+                    "no port of this side can reach one of the peer's: here " + list_of(core_->ports()) +
+                        "; there " + list_of(their_ports_)}
                   .fix("both need a port of one link layer with GIDs of one type and family (rdma link, ip "
                        "address); the settings verbs.devices and verbs.gid_index restrict them"));
+}
+
+RailPlan VerbsEndpoint::plan_lanes(const RailHome& their_home) {
+  auto mine = rail_side_of(core_->self.header.id, core_->ports(), core_->home());
+  auto theirs = rail_side_of(peer_.header.id, their_ports_, their_home);
+  mine.label = "here";
+  theirs.label = peer_name_;
+  RailPlan plan = plan_rails(mine, theirs, core_->options.rails);
+  if (core_->log == nullptr || !core_->log->enabled(LogLevel::debug)) return plan;
+  const auto text = text_of(plan, mine, theirs);
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = text.find('\n', at);
+    core_->log_debug("plan: " + text.substr(at, end - at));
+    at = end + 1;
+  }
+  return plan;
 }
 
 Result<void> VerbsEndpoint::begin_attempt() {
@@ -143,6 +163,11 @@ Result<RailOffer> VerbsEndpoint::make_offer(Lane& lane) {
   offer.packet_sequence = lane.rail->packet_sequence();
   offer.probe = reinterpret_cast<std::uintptr_t>(core_->probe_memory->data);
   offer.probe_key = core_->probe_memory->regions[lane.mine]->rkey;
+  const Port& port = core_->ports()[lane.mine];
+  const int wanted = core_->options.path_bits;
+  const std::uint32_t path =
+      wanted >= 0 ? static_cast<std::uint32_t>(wanted) : core_->nics[lane.mine]->next_path++;
+  offer.path_bits = lane.rail->path_bits = static_cast<std::uint8_t>(path & port.path_mask());
   return offer;
 }
 
@@ -270,6 +295,18 @@ Result<void> VerbsEndpoint::settle(const std::vector<bool>& theirs) {
       "look at the ports, their GIDs and the network between them: rdma link, ip address, ping"));
 }
 
+std::string VerbsEndpoint::path_text(const Lane& lane) const {
+  const Port &mine = core_->ports()[lane.mine], &theirs = their_ports_[lane.theirs];
+  PathChoice choice;
+  choice.mtu = mtu_bytes(path_mtu(mine, theirs, core_->options));
+  choice.gids = lane.candidates[lane.candidate];
+  choice.attempt = lane.candidate;
+  choice.pairs = lane.candidates.size();
+  choice.my_path = lane.rail->path_bits;
+  choice.their_path = lane.offer.path_bits & theirs.path_mask();
+  return text_of(choice, mine, theirs, core_->options);
+}
+
 // A rail that could not be proved is one that was lost: it may be revived.
 void VerbsEndpoint::become_ready() {
   stage_ = Stage::ready;
@@ -277,7 +314,7 @@ void VerbsEndpoint::become_ready() {
     lane.alone = lanes_.size() == 1;
     if (lane.proved) {
       lane.state = Lane::State::alive;
-      core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text());
+      core_->log_debug("rail to " + peer_name_ + ": " + lane.rail->text() + ": " + path_text(lane));
     } else {
       lane.candidate = 0;
       lane.state = Lane::State::gone;

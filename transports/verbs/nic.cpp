@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transports/endpoint_base.h"
+#include "transports/verbs/machine.h"
+
 namespace cenote::transport::verbs {
 namespace {
 
@@ -28,7 +31,9 @@ bool set_nonblocking(int fd) {
   return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
-const char* state_name(ibv_port_state state) {
+}  // namespace
+
+const char* port_state_name(ibv_port_state state) {
   switch (state) {
     case IBV_PORT_DOWN:
       return "DOWN";
@@ -42,8 +47,6 @@ const char* state_name(ibv_port_state state) {
       return "of an unknown state";
   }
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Nic>> Nic::open(const VerbsApi& api, ibv_device* device, std::uint8_t port,
                                        const VerbsOptions& options) {
@@ -66,7 +69,7 @@ Result<void> Nic::describe(const ibv_device_attr& device, const VerbsOptions& op
     return fail(refused(*this, "query port", number));
   if (attributes.state != IBV_PORT_ACTIVE)
     return fail(
-        Error{ErrorCode::not_supported, "use port", std::string("it is ") + state_name(attributes.state)}
+        Error{ErrorCode::not_supported, "use port", std::string("it is ") + port_state_name(attributes.state)}
             .on(port.name)
             .fix(attributes.state == IBV_PORT_DOWN
                      ? "check the cable, and that its network interface is up (ip link)"
@@ -78,9 +81,28 @@ Result<void> Nic::describe(const ibv_device_attr& device, const VerbsOptions& op
   port.reads_served = static_cast<std::uint8_t>(std::clamp(device.max_qp_rd_atom, 0, 16));
   port.reads_issued = static_cast<std::uint8_t>(std::clamp(device.max_qp_init_rd_atom, 0, 16));
   port.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
+  CENOTE_TRY(describe_paths(attributes, options));
   max_chunk = std::clamp(attributes.max_msg_sz, 4096U, chunk_limit);
   max_depth = std::min(options.queue_depth, static_cast<std::uint32_t>(device.max_qp_wr));
   return read_gids(options.gid_index);
+}
+
+Result<void> Nic::describe_paths(const ibv_port_attr& attributes, const VerbsOptions& options) {
+  port.mbps = port_speed(attributes.active_width, attributes.active_speed);
+  if (port.link_layer == LinkLayer::infiniband) port.lmc = attributes.lmc & max_lmc;
+  if (port.link_layer == LinkLayer::infiniband && options.path_bits > port.path_mask())
+    return fail(Error{ErrorCode::invalid_argument, "use port",
+                      "setting verbs.path_bits is " + std::to_string(options.path_bits) + ", its LMC of " +
+                          std::to_string(port.lmc) + " has paths 0 to " + std::to_string(port.path_mask())}
+                    .on(port.name)
+                    .fix("take one of these, or -1 for one after the other"));
+  const MachineFiles files(options.system_root);
+  const auto device = port.name.substr(0, port.name.rfind(':'));
+  const auto interface = network_interface(files, interface_of_port(files, device, port_number));
+  port.interface = printable(as_bytes(interface.name));
+  port.bond = printable(as_bytes(interface.bond));
+  port.members = interface.members;
+  return {};
 }
 
 Result<void> Nic::read_gids(int only) {
@@ -207,7 +229,7 @@ Result<void> Nic::request_wakeup() {
 std::string Nic::state_in_words() const {
   ibv_port_attr attributes{};
   if (api.query_port(context.get(), port_number, &attributes) != 0) return "not to be asked any more";
-  return state_name(attributes.state);
+  return port_state_name(attributes.state);
 }
 
 void Nic::take_wakeups() {
@@ -239,18 +261,6 @@ Result<void> each_is_there(const VerbsOptions& options, const std::vector<std::s
   }
   return {};
 }
-
-struct DeviceList {
-  const VerbsApi& api;
-  int count = 0;
-  ibv_device** list = nullptr;
-  explicit DeviceList(const VerbsApi& table) : api(table) { list = api.get_device_list(&count); }
-  ~DeviceList() {
-    if (list != nullptr) api.free_device_list(list);
-  }
-  DeviceList(const DeviceList&) = delete;
-  DeviceList& operator=(const DeviceList&) = delete;
-};
 
 std::uint8_t ports_of(const VerbsApi& api, ibv_device* device) {
   const Owned<ibv_context> context(api.open_device(device), api.close_device);

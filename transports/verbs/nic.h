@@ -56,6 +56,22 @@ class Owned {
 };
 using Mr = Owned<ibv_mr>;
 
+/// What libibverbs lists.
+struct DeviceList {
+  const VerbsApi& api;
+  int count = 0;
+  ibv_device** list = nullptr;
+  explicit DeviceList(const VerbsApi& table) : api(table) { list = api.get_device_list(&count); }
+  ~DeviceList() {
+    if (list != nullptr) api.free_device_list(list);
+  }
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+};
+
+/// "ACTIVE", "DOWN" ...
+const char* port_state_name(ibv_port_state state);
+
 class Nic {
  public:
   static Result<std::unique_ptr<Nic>> open(const VerbsApi& api, ibv_device* device, std::uint8_t port,
@@ -93,6 +109,7 @@ class Nic {
   std::uint8_t port_number = 1;
   std::uint32_t max_chunk = 0;                     ///< bytes of one work request
   std::uint32_t max_depth = 0;                     ///< work requests of a queue pair
+  std::uint32_t next_path = 0;                     ///< counts queue pairs that were given path bits
   std::uint32_t send_room = 0;                     ///< of the completion queue, for what is sent
   std::unordered_map<std::uint32_t, Rail*> rails;  ///< by queue pair number
   Owned<ibv_context> context;
@@ -104,6 +121,7 @@ class Nic {
  private:
   explicit Nic(const VerbsApi& table) : api(table) {}
   Result<void> describe(const ibv_device_attr& device, const VerbsOptions& options);
+  Result<void> describe_paths(const ibv_port_attr& attributes, const VerbsOptions& options);
   Result<void> read_gids(int only);
   [[nodiscard]] Error not_registered(std::size_t bytes, int number) const;
   Result<void> make_queues(const ibv_device_attr& device, const VerbsOptions& options);

@@ -1,9 +1,13 @@
 #include "transports/verbs/port.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "runtime/process.h"
+#include "transports/endpoint_base.h"
 
 namespace cenote::transport::verbs {
 namespace {
@@ -11,11 +15,22 @@ namespace {
 constexpr std::size_t subnet_bytes = 8;     // of an IPv6 address or an InfiniBand GID
 constexpr std::size_t subnet_bytes_v4 = 2;  // of an IPv4 one: the length of its prefix is not known here
 constexpr std::size_t v4_begins = 12;
+constexpr std::uint8_t no_distance = 0xff;
 
-bool one_subnet(const Gid& a, const Gid& b) {
-  if (a.is_ipv4())
-    return std::memcmp(a.raw.data() + v4_begins, b.raw.data() + v4_begins, subnet_bytes_v4) == 0;
-  return std::memcmp(a.raw.data(), b.raw.data(), subnet_bytes) == 0;
+std::span<const std::uint8_t> subnet_of(const Gid& gid) {
+  const std::span whole(gid.raw);
+  return gid.is_ipv4() ? whole.subspan(v4_begins, subnet_bytes_v4) : whole.first(subnet_bytes);
+}
+
+/// What two GIDs must have in common to talk.
+std::uint16_t kind_of(const Gid& gid) {
+  return static_cast<std::uint16_t>(static_cast<unsigned>(gid.type) << 1U | (gid.is_ipv4() ? 1U : 0U));
+}
+
+/// Fit for a log, however long a peer makes it.
+std::string name_from(Reader& in) {
+  const auto text = in.blob();
+  return printable(text.first(std::min(text.size(), max_name)));
 }
 
 /// Greater = likelier.
@@ -24,14 +39,11 @@ int likelihood(const GidPair& pair) {
          (pair.mine.is_ipv4() ? 2 : 0) + (pair.mine.is_link_local() ? 0 : 1);
 }
 
-bool have_pair(const Port& a, const Port& b, bool in_subnet) {
-  const auto pairs = gid_candidates(a, b);
-  return std::any_of(pairs.begin(), pairs.end(), [in_subnet](const GidPair& pair) {
-    return !in_subnet || one_subnet(pair.mine, pair.theirs);
-  });
-}
-
 }  // namespace
+
+bool one_subnet(const Gid& a, const Gid& b) {
+  return kind_of(a) == kind_of(b) && std::ranges::equal(subnet_of(a), subnet_of(b));
+}
 
 bool Gid::is_ipv4() const {
   static constexpr std::array<std::uint8_t, v4_begins> prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -50,20 +62,41 @@ std::string Gid::text() const {
   return out.data();
 }
 
+void pack(const RailHome& home, Writer& out) { out.put(home.kind).put(home.number).text(home.name); }
+
+RailHome unpack_home(Reader& in) {
+  RailHome home;
+  const auto kind = in.get<std::uint8_t>();
+  if (kind <= static_cast<std::uint8_t>(RailHome::Kind::gpu)) home.kind = static_cast<RailHome::Kind>(kind);
+  home.number = in.get<std::uint8_t>();
+  home.name = name_from(in);
+  return home;
+}
+
 void Port::pack(Writer& out) const {
   out.text(name).put(link_layer).put(lid).put(mtu).put(reads_served).put(reads_issued);
+  out.put(lmc).put(members).put(mbps).text(interface).text(bond);
+  out.put(distance ? static_cast<std::uint8_t>(*distance) : no_distance);
   out.put(static_cast<std::uint8_t>(atomics ? 1 : 0)).put(static_cast<std::uint8_t>(gids.size()));
   for (const Gid& gid : gids) out.put(gid.type).put(gid.index).raw(std::as_bytes(std::span(gid.raw)));
 }
 
 Port Port::unpack(Reader& in) {
   Port port;
-  port.name = in.text();
+  port.name = name_from(in);
   port.link_layer = static_cast<LinkLayer>(in.get<std::uint8_t>());
   port.lid = in.get<std::uint16_t>();
   port.mtu = in.get<std::uint8_t>();
   port.reads_served = in.get<std::uint8_t>();
   port.reads_issued = in.get<std::uint8_t>();
+  port.lmc = in.get<std::uint8_t>() & max_lmc;
+  port.members = std::clamp<std::uint8_t>(in.get<std::uint8_t>(), 1, max_members);
+  port.mbps = in.get<std::uint32_t>();
+  port.interface = name_from(in);
+  port.bond = name_from(in);
+  const auto distance = in.get<std::uint8_t>();
+  if (distance <= static_cast<std::uint8_t>(Distance::cross_numa))
+    port.distance = static_cast<Distance>(distance);
   port.atomics = in.get<std::uint8_t>() != 0;
   port.gids.resize(in.get<std::uint8_t>() % (max_gids + 1));
   for (Gid& gid : port.gids) {
@@ -94,22 +127,22 @@ std::vector<GidPair> gid_candidates(const Port& mine, const Port& theirs) {
   return out;
 }
 
-std::vector<RailPorts> plan_rails(const std::vector<Port>& dialer, const std::vector<Port>& acceptor,
-                                  std::size_t most) {
-  std::vector<RailPorts> rails;
-  std::vector<bool> taken(acceptor.size());
-  for (std::size_t i = 0; i < dialer.size() && rails.size() < most; ++i) {
-    std::size_t best = acceptor.size();
-    for (const bool in_subnet : {true, false}) {
-      for (std::size_t j = 0; j < acceptor.size() && best == acceptor.size(); ++j) {
-        if (!taken[j] && have_pair(dialer[i], acceptor[j], in_subnet)) best = j;
-      }
-    }
-    if (best == acceptor.size()) continue;
-    taken[best] = true;
-    rails.push_back({i, best});
+RailSide rail_side_of(std::uint64_t id, const std::vector<Port>& ports, const RailHome& home) {
+  RailSide side;
+  side.id = fmt::format("{:016x}", id);
+  side.home = home;
+  for (const Port& port : ports) {
+    RailPort& out = side.ports.emplace_back();
+    out.name = port.name;
+    out.link = port.link_layer == LinkLayer::infiniband ? RailLink::infiniband : RailLink::ethernet;
+    out.mbps = port.mbps;
+    out.interface = port.interface;
+    out.bond = port.bond;
+    out.members = port.members;
+    out.distance = port.distance;
+    for (const Gid& gid : port.gids) out.addresses.push_back({kind_of(gid), to_hex(subnet_of(gid))});
   }
-  return rails;
+  return side;
 }
 
 }  // namespace cenote::transport::verbs

@@ -1,5 +1,5 @@
-// What one side knows of a port, and the choices that both sides make alike from what each knows: which ports
-// are joined to rails, and between which GIDs. Pure functions of plain values.
+// What one side knows of a port, as it tells its peer, and the choice that both make alike from what each
+// knows: between which GIDs a rail is tried. Which ports are joined to rails: runtime/rail_plan.h.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/bytes.h"
+#include "runtime/rail_plan.h"
 #include "runtime/result.h"
 
 namespace cenote::transport::verbs {
@@ -35,7 +36,15 @@ struct Port {
   std::uint8_t reads_served = 0;  ///< reads and atomics that it answers at once
   std::uint8_t reads_issued = 0;  ///< that it asks at once
   bool atomics = false;
-  std::vector<Gid> gids;  ///< by index, at most max_gids
+  std::uint8_t lmc = 0;              ///< of InfiniBand: it answers to 2^lmc LIDs
+  std::uint8_t members = 1;          ///< of the bond that its network interface is
+  std::uint32_t mbps = 0;            ///< 0: not known
+  std::string interface;             ///< "eth0"; empty: none, or not known
+  std::string bond;                  ///< that its network interface is a member of
+  std::optional<Distance> distance;  ///< from where its side's data is
+  std::vector<Gid> gids;             ///< by index, at most max_gids
+
+  [[nodiscard]] std::uint8_t path_mask() const { return static_cast<std::uint8_t>((1U << lmc) - 1); }
 
   void pack(Writer& out) const;
   /// Makes `in` bad() where it is no port.
@@ -43,6 +52,13 @@ struct Port {
 };
 inline constexpr std::size_t max_gids = 16;
 inline constexpr std::size_t max_ports = 8;
+inline constexpr std::uint8_t max_lmc = 7, max_members = 8;
+inline constexpr std::size_t max_name = 64;  ///< of a port, an interface or a home, as a peer may send it
+
+/// Where a side's data is, as its peer learns of it.
+void pack(const RailHome& home, Writer& out);
+/// Makes `in` bad() where it is none.
+RailHome unpack_home(Reader& in);
 
 struct GidPair {
   Gid mine, theirs;
@@ -51,12 +67,10 @@ struct GidPair {
 /// before not, IPv4 before IPv6, global before link-local. The same for both sides but for who is `mine`.
 std::vector<GidPair> gid_candidates(const Port& mine, const Port& theirs);
 
-/// Ports by index, one pair a rail. The ports of the side that dials are taken in their order; each gets the
-/// first that is left of the other side's with a pair of GIDs, preferring one in its subnet.
-struct RailPorts {
-  std::size_t dialer = 0, acceptor = 0;
-};
-std::vector<RailPorts> plan_rails(const std::vector<Port>& dialer, const std::vector<Port>& acceptor,
-                                  std::size_t most);
+/// Whether two addresses need no router between them.
+bool one_subnet(const Gid& a, const Gid& b);
+
+/// What the plan of rails (runtime/rail_plan.h) is made from. The side with the greater id is asked first.
+RailSide rail_side_of(std::uint64_t id, const std::vector<Port>& ports, const RailHome& home);
 
 }  // namespace cenote::transport::verbs

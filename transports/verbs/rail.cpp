@@ -5,6 +5,7 @@
 
 #include "runtime/process.h"
 #include "transports/endpoint_base.h"
+#include "transports/verbs/choices.h"
 
 namespace cenote::transport::verbs {
 namespace {
@@ -13,13 +14,6 @@ constexpr std::uint8_t receiver_not_ready_timer = 12;  // 0.64 ms
 constexpr std::uint8_t retry_for_ever = 7;
 constexpr std::uint8_t hop_limit = 64;
 constexpr std::uint32_t psn_mask = 0xffffff;
-
-/// As libibverbs counts MTUs: 1 = 256 bytes.
-ibv_mtu mtu_of(std::uint32_t bytes) {
-  std::uint32_t code = IBV_MTU_4096;
-  while (code > IBV_MTU_256 && (128U << code) > bytes) --code;
-  return static_cast<ibv_mtu>(code);
-}
 
 }  // namespace
 
@@ -83,13 +77,15 @@ Result<void> Rail::connect(const RailOffer& offer, const Port& theirs, const Gid
   gids_ = nic_.port.name + " " + gids.mine.text() + " > " + theirs.name + " " + gids.theirs.text();
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = static_cast<ibv_mtu>(std::min(nic_.port.mtu, theirs.mtu));
-  if (options.mtu != 0) attributes.path_mtu = std::min(attributes.path_mtu, mtu_of(options.mtu));
+  attributes.path_mtu = static_cast<ibv_mtu>(path_mtu(nic_.port, theirs, options));
   attributes.dest_qp_num = offer.queue_pair;
   attributes.rq_psn = offer.packet_sequence & psn_mask;
   attributes.max_dest_rd_atomic = std::min(nic_.port.reads_served, theirs.reads_issued);
   attributes.min_rnr_timer = receiver_not_ready_timer;
   attributes.ah_attr.dlid = theirs.lid;
+  // Each end checks that the other sends from the LID that it was told. A router's LID has no paths of ours.
+  if (one_subnet(gids.mine, gids.theirs)) attributes.ah_attr.dlid += offer.path_bits & theirs.path_mask();
+  attributes.ah_attr.src_path_bits = path_bits;
   attributes.ah_attr.sl = options.service_level;
   attributes.ah_attr.port_num = nic_.port_number;
   attributes.ah_attr.is_global = 1;

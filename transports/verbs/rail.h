@@ -64,13 +64,17 @@ struct RailOffer {
   std::uint32_t packet_sequence = 0;
   std::uint64_t probe = 0;
   std::uint32_t probe_key = 0;
-  void pack(Writer& out) const { out.put(queue_pair).put(packet_sequence).put(probe).put(probe_key); }
+  std::uint8_t path_bits = 0;  ///< of InfiniBand: the low bits of the LID that it sends from
+  void pack(Writer& out) const {
+    out.put(queue_pair).put(packet_sequence).put(probe).put(probe_key).put(path_bits);
+  }
   static RailOffer unpack(Reader& in) {
     RailOffer offer;
     offer.queue_pair = in.get<std::uint32_t>();
     offer.packet_sequence = in.get<std::uint32_t>();
     offer.probe = in.get<std::uint64_t>();
     offer.probe_key = in.get<std::uint32_t>();
+    offer.path_bits = in.get<std::uint8_t>();
     return offer;
   }
 };
@@ -159,7 +163,8 @@ class Rail {
   [[nodiscard]] std::uint32_t packet_sequence() const { return packet_sequence_; }
   [[nodiscard]] std::size_t nic_index() const { return nic_index_; }
   [[nodiscard]] Nic& nic() const { return nic_; }
-  std::size_t lane = 0;  ///< its place among its endpoint's
+  std::size_t lane = 0;        ///< its place among its endpoint's
+  std::uint8_t path_bits = 0;  ///< offered to the peer; before connect()
   /// Null: its endpoint has ended, and it only finishes what is under way.
   [[nodiscard]] VerbsEndpoint* owner() const { return owner_; }
   void disown() { owner_ = nullptr; }

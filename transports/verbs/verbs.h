@@ -31,9 +31,12 @@ struct VerbsOptions {
   int gid_index = -1;                ///< of this side; -1: the likeliest pair that a write proves
   std::uint16_t pkey_index = 0;
   std::uint8_t service_level = 0;
-  std::uint8_t traffic_class = 0;   ///< of RoCE: DSCP and ECN
-  std::uint8_t timeout = 14;        ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
-  std::uint8_t retries = 6;         ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
+  std::uint8_t traffic_class = 0;  ///< of RoCE: DSCP and ECN
+  int path_bits = -1;              ///< of the LIDs that an InfiniBand port answers to; -1: each in turn
+  std::string near;           ///< where the data is: a GPU's PCI bus id, "numa:1"; empty: see placement.h
+  std::string system_root;    ///< stands before /sys and /proc; empty: this machine's
+  std::uint8_t timeout = 14;  ///< of an acknowledgement: 4.096 us * 2^timeout; 14 = 67 ms
+  std::uint8_t retries = 6;   ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
   std::uint32_t queue_depth = 256;  ///< work requests that a queue pair holds
   std::uint32_t receives = 1024;    ///< buffers of the shared receive queue of each port
   bool relaxed_ordering = true;     ///< of writes into regions, where card and kernel know it

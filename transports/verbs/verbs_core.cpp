@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 
+#include "transports/verbs/placement.h"
 #include "transports/verbs/verbs_endpoint.h"
 
 namespace cenote::transport::verbs {
@@ -69,6 +70,7 @@ Result<void> VerbsCore::open(const VerbsOptions& wanted) {
     ports_.push_back(nic->port);
     ++(nic->port.link_layer == LinkLayer::ethernet ? self.ethernet : self.infiniband);
   }
+  CENOTE_ASSIGN(home_, place_ports(ports_, options));
   self.side.host = options.host;
   CENOTE_ASSIGN(UniqueFd listener, listen_on(options.host, self.side.port));
   address = self.bytes();

@@ -28,7 +28,7 @@ struct VerbsAddress {
 
 /// What the sides say to each other beside the data path.
 enum class Note : std::uint8_t {
-  ports = 1,  ///< u8 count, ports
+  ports = 1,  ///< where the data is (RailHome), u8 count, ports
   offer,      ///< u8 attempt, u8 count, RailOffers
   primed,     ///< u8 attempt: the queue pairs of the offers are connected
   proved,     ///< u8 attempt, u8 count, u8 each: whether a write over it was acknowledged
@@ -74,6 +74,7 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   /// Counts the calls of progress(): what was polled dry in a later one than a note came in, came before it.
   [[nodiscard]] std::uint64_t round() const { return round_; }
   [[nodiscard]] const std::vector<Port>& ports() const { return ports_; }
+  [[nodiscard]] const RailHome& home() const { return home_; }
 
   VerbsOptions options;
   std::vector<std::unique_ptr<Nic>> nics;
@@ -114,6 +115,7 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
 
   std::shared_ptr<const VerbsApi> api_;
   std::vector<Port> ports_;
+  RailHome home_;
   std::vector<std::uint64_t> nic_serials_, async_serials_;
   std::vector<Rail*> rails_;  ///< by the low half of their id
   std::vector<std::uint32_t> free_ids_;

@@ -133,6 +133,7 @@ class VerbsEndpoint final : public EndpointBase {
   void say_ports();
   Result<void> take_note(std::uint8_t type, std::span<const std::byte> body);
   Result<void> take_ports(Reader& in);
+  RailPlan plan_lanes(const RailHome& their_home);
   Result<void> begin_attempt();
   Result<RailOffer> make_offer(Lane& lane);
   Result<void> take_offer(Reader& in);
@@ -144,6 +145,7 @@ class VerbsEndpoint final : public EndpointBase {
   Result<void> settle(const std::vector<bool>& theirs);
   void take_farewell(Reader& in);
   void become_ready();
+  [[nodiscard]] std::string path_text(const Lane& lane) const;
   // verbs_endpoint.cpp
   Result<void> check(const RemoteSlice& slice, std::uint64_t length, const char* stage, Request& request);
   std::uint32_t key_index(const VerbsKey& key);

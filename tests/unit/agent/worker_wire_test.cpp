@@ -35,6 +35,8 @@ WorkerSetup a_setup() {
   verbs.receives = 11;
   verbs.relaxed_ordering = false;
   verbs.gpu_memory = {"peermem"};
+  verbs.path_bits = 3;
+  verbs.near = "0000:17:00.0";
   setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
@@ -63,6 +65,8 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
       std::tie(wanted.traffic_class, wanted.timeout, wanted.retries, wanted.queue_depth, wanted.receives));
   EXPECT_FALSE(verbs.relaxed_ordering);
   EXPECT_EQ(verbs.gpu_memory, wanted.gpu_memory);
+  EXPECT_EQ(verbs.path_bits, 3);
+  EXPECT_EQ(verbs.near, "0000:17:00.0");
   EXPECT_EQ(got->collectives.algorithm, "ring");
   EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);

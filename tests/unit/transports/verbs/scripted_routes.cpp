@@ -36,6 +36,13 @@ bool addresses(const Port& from, const ibv_ah_attr& address, const Port& to) {
   return false;
 }
 
+/// An end takes only what comes from the LID that it was told (InfiniBand 1, 9.6.1).
+bool from_known_lid(const Port& from, const ibv_ah_attr& address, const ibv_ah_attr& back) {
+  if (from.spec.link_layer != IBV_LINK_LAYER_INFINIBAND) return true;
+  const auto path = address.src_path_bits & ((1U << from.spec.lmc) - 1);
+  return from.spec.lid + path == back.dlid;
+}
+
 /// Packets of a connection carry the GIDs it was made with, in one form (RoCE v1 or v2).
 bool same_gids(const Port& from, const ibv_ah_attr& address, const Port& to, const ibv_ah_attr& back) {
   if (address.is_global == 0 || back.is_global == 0) return true;
@@ -55,6 +62,7 @@ Qp* peer_at(const Qp& qp, const Port& own, Device& device, int number) {
   const bool ready = peer.state == IBV_QPS_RTR || peer.state == IBV_QPS_RTS;
   if (!ready || peer.attr.port_num != number || peer.attr.dest_qp_num != qp.qp_num) return nullptr;
   if (!same_gids(own, qp.attr.ah_attr, port, peer.attr.ah_attr)) return nullptr;
+  if (!from_known_lid(own, qp.attr.ah_attr, peer.attr.ah_attr)) return nullptr;
   if (!addresses(port, peer.attr.ah_attr, own) || !partition_matches(qp, own, peer, port)) return nullptr;
   return &peer;
 }
