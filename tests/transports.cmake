@@ -49,7 +49,10 @@ endif()
 cenote_test(transports_recovery_test
   SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/port_counters_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
-# What is chosen for rails, over recorded machines and the scripted fabric.
+# What is chosen for rails, and what the preflight says, over recorded machines and the scripted fabric.
 cenote_test(transports_choice_test
   SOURCES unit/transports/verbs/choice_test.cpp unit/transports/verbs/recorded_machine.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 120)
+cenote_test(transports_preflight_test
+  SOURCES unit/transports/verbs/preflight_test.cpp unit/transports/verbs/recorded_machine.cpp
+  USES scripted_verbs cenote_transports LABELS unit nogrpc)
