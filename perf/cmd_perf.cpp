@@ -10,6 +10,7 @@
 #include "perf/tools/ends.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/interrupt.h"
+#include "runtime/log.h"
 
 namespace cenote::perf {
 namespace {
@@ -110,13 +111,16 @@ Result<void> run_end(const Cli& cli, const Flags& flags, Request request, const 
 }
 
 Result<int> perf(const Cli& cli, const Tool& tool, const Flags& flags) {
-  CENOTE_ASSIGN(const auto request, request_of(cli, tool, flags));
+  CENOTE_ASSIGN(auto request, request_of(cli, tool, flags));
   if (auto right = check_usage(tool, flags, request); !right) {
     auto error = std::move(right).error();
     if (error.remedy.empty()) error.remedy = fmt::format("see: cenote {} --help", cli.command);
     pool::cli::print_error(cli.command, error);
     return pool::cli::exit_usage;
   }
+  CENOTE_ASSIGN(const auto settings, cli.settings());
+  CENOTE_ASSIGN(const auto log, pool::cli::make_logger(settings, cli.command));
+  request.setup.fabric.verbs.log = log.get();  // what was chosen for each rail, at level debug
   CENOTE_ASSIGN(const auto interrupt, Interrupt::create());
   const auto ran = run_end(cli, flags, request, *interrupt);
   if (!ran && interrupt->signal() != 0) return pool::cli::interrupted(cli.command, *interrupt);

@@ -28,7 +28,7 @@ cenote_room(client SOURCES client/grpc_network.cpp USES cenote_client_core cenot
 cenote_room(cli
   SOURCES
     cli/cli.cpp cli/program.cpp cli/interrupt.cpp cli/output.cpp cli/ready.cpp cli/child_process.cpp cli/process_set.cpp cli/ladders.cpp cli/gpu_ladder.cpp
-    cli/checks.cpp
+    cli/checks.cpp cli/preflight_section.cpp
     cli/progress_bar.cpp cli/demo.cpp cli/demo_data.cpp cli/demo_device.cpp cli/demo_report.cpp cli/demo_train.cpp
     cli/demo_kill.cpp cli/demo_client.cpp
     cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp cli/cmd_session.cpp cli/agent_watch.cpp

@@ -63,7 +63,7 @@ std::string MachineFiles::link(std::string_view path) const {
 
 std::string MachineFiles::real(std::string_view path) const {
   std::error_code error;
-  const auto whole = fs::canonical(at(path), error).string();
+  auto whole = fs::canonical(at(path), error).string();
   if (error) return {};
   if (root_.empty()) return whole;
   const auto root = fs::canonical(root_, error).string();

@@ -45,9 +45,11 @@ if(TARGET cenote AND NOT CENOTE_SANITIZE)
     USES cenote_vm cenote_cli cenote_perf LABELS vm TIMEOUT 600)
   cenote_test(vm_demo_test SOURCES vm/demo_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
+  cenote_test(vm_doctor_test SOURCES vm/doctor_test.cpp multi/agent/cluster.cpp
+    USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
   cenote_test(vm2_demo_test SOURCES vm/two_machines_demo_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli LABELS vm2 TIMEOUT 600)
-  foreach(test vm_perf_test vm_demo_test vm2_demo_test)
+  foreach(test vm_perf_test vm_demo_test vm_doctor_test vm2_demo_test)
     add_dependencies(${test} cenote)
   endforeach()
 endif()

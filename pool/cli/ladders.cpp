@@ -21,6 +21,9 @@
 #include "pool/cli/output.h"
 #include "pool/client/pool_client.h"
 #include "runtime/unique_fd.h"
+#include "transports/fabric.h"
+#include "transports/verbs/preflight.h"
+#include "transports/verbs/verbs.h"
 
 namespace cenote::pool::cli {
 
@@ -52,17 +55,6 @@ Rung emulated_driver() {
   return driver ? rung("GPU driver", "emulated", true,
                        "PTX runs on this machine's processor (agent.devices emulated:...)")
                 : rung("GPU driver", "emulated", false, driver.error().cause);
-}
-
-std::vector<std::string> entries(const char* folder) {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (auto entry = fs::directory_iterator(folder, ignored); !ignored && entry != fs::directory_iterator();
-       entry.increment(ignored)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
 }
 
 Rung shared_memory() {
@@ -105,23 +97,23 @@ Rung tcp(const Settings& settings) {
       fmt::format("tcp.host {} can be bound{}", host, loopback ? " (reachable from this machine only)" : ""));
 }
 
-Rung verbs() {
-  const auto nics = entries("/sys/class/infiniband");
-  return rung("transport", "verbs", false,
-              nics.empty()
-                  ? "no RDMA device in /sys/class/infiniband"
-                  : fmt::format("{}: found, but this build has no verbs transport", fmt::join(nics, ", ")));
+Rung verbs(const Settings& settings) {
+  auto options = transport::fabric_options(settings).verbs;
+  options.host = settings.text("tcp.host");
+  options.receives = 8;  // of 8 KiB each: enough to see that a port takes any
+  const auto made = transport::make_verbs_transport(options);
+  return made ? rung("transport", "verbs", true, "ports can be used; the preflight below names them")
+              : rung("transport", "verbs", false, made.error().cause, made.error().remedy);
 }
 
+/// As the preflight judges it, which knows who is not bound by the limit.
 Rung locked_memory() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string ladder = "process limits", name = "locked memory";
-  if (limit.rlim_cur == RLIM_INFINITY) return rung(ladder, name, true, "unlimited");
-  constexpr rlim_t kEnough = 64 << 20;
-  return rung(ladder, name, limit.rlim_cur >= kEnough,
-              fmt::format("RLIMIT_MEMLOCK is {}", bytes_text(limit.rlim_cur)),
-              "pinned staging and RDMA need more: ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit");
+  using namespace transport::verbs;
+  for (const auto& finding : preflight(read_machine(MachineFiles())))
+    if (finding.subject == "locked memory")
+      return rung("process limits", finding.subject, finding.verdict <= Verdict::warning, finding.seen,
+                  finding.remedy);
+  return rung("process limits", "locked memory", false, "it was not looked at");
 }
 
 Rung open_files() {
@@ -144,7 +136,7 @@ Rung pid_descriptors() {
 std::vector<Rung> machine_ladders(const Settings& settings) {
   std::vector<Rung> rungs{cuda_driver(), emulated_driver()};
   std::ranges::move(gpu_memory_ladder(settings), std::back_inserter(rungs));
-  rungs.push_back(verbs());
+  rungs.push_back(verbs(settings));
   rungs.push_back(shared_memory());
   rungs.push_back(tcp(settings));
   rungs.push_back(locked_memory());

@@ -249,6 +249,24 @@ TEST_F(CommandTest, DoctorNamesEveryRungWithItsReason) {
   }
 }
 
+TEST_F(CommandTest, DoctorsPreflightSaysWhatWasSeenAndWhatToDo) {
+  const auto plain = run_cenote({"doctor"});
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_THAT(plain.output,
+              AllOf(HasSubstr("RDMA preflight"), HasSubstr("locked memory"), HasSubstr(" problems, ")));
+  const auto whole = json::parse(run_cenote({"doctor", "--json"}).output)["preflight"];
+  ASSERT_FALSE(whole.empty());
+  bool problem = false;
+  for (const auto& finding : whole) {
+    problem = problem || finding["verdict"] == "problem";
+    EXPECT_NE(finding["seen"], "") << finding;
+    if (finding["verdict"] == "problem" || finding["verdict"] == "warning") {
+      EXPECT_NE(finding["remedy"], "") << finding;
+    }
+  }
+  EXPECT_EQ(run_cenote({"doctor", "--strict"}).exit_code, problem ? 1 : 0);
+}
+
 TEST_F(CommandTest, TheCompletionIsBashAndKnowsTheCommands) {
   const auto script = run_cenote({"completion", "bash"});
   EXPECT_THAT(script.output, AllOf(HasSubstr("--gpus"), HasSubstr("doctor"), HasSubstr("complete -F")));
