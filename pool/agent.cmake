@@ -19,7 +19,7 @@ if(NOT CENOTE_WITH_GRPC)
 endif()
 
 cenote_room(agent
-  SOURCES agent/local_driver.cpp agent/worker_main.cpp agent/service.cpp agent/broker_port.cpp agent/agent.cpp
+  SOURCES agent/local_driver.cpp agent/near_devices.cpp agent/worker_main.cpp agent/service.cpp agent/broker_port.cpp agent/agent.cpp
   USES cenote_agent_core cenote_remote cenote_pool_proto cenote_cuda cenote_transports cenote_runtime)
 
 cenote_room(client SOURCES client/grpc_network.cpp USES cenote_client_core cenote_pool_proto)

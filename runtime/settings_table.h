@@ -67,7 +67,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"verbs.mtu", SettingType::unsigned_integer, "0", "0..4096", "bytes", "path MTU of queue pairs; 0 = the lesser of the two ports' active ones"},
     {"verbs.gid_index", SettingType::integer, "-1", "-1..255", "", "entry of the GID table to use; -1 = the likeliest pair that a real write proves"},
     {"verbs.pkey_index", SettingType::unsigned_integer, "0", "0..65535", "", "entry of the partition key table"},
-    {"verbs.near", SettingType::text, "", "", "", "where the data is that ports should be near: a GPU's PCI bus id, or numa:1; empty = the NUMA node that this process is bound to, if any"},
+    {"verbs.near", SettingType::text, "", "", "", "where the data is that ports should be near: a GPU's PCI bus id, or numa:1; empty = a worker's own GPUs, or the NUMA node that this process is bound to, if any"},
     {"verbs.path_bits", SettingType::integer, "-1", "-1..127", "", "path of an InfiniBand port with LMC above 0 that connections leave by; -1 = each in turn"},
     {"verbs.service_level", SettingType::unsigned_integer, "0", "0..15", "", "InfiniBand service level"},
     {"verbs.traffic_class", SettingType::unsigned_integer, "0", "0..255", "", "RoCE traffic class: DSCP and ECN bits"},

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "pool/agent/local_driver.h"
+#include "pool/agent/near_devices.h"
 #include "pool/agent/worker_wire.h"
 #include "pool/remote/worker.h"
 #include "runtime/unique_fd.h"
@@ -93,15 +94,18 @@ struct Served {
 Result<Served> prepare(const WorkerSetup& setup) {
   Served served;
   CENOTE_ASSIGN(served.driver, open_driver(setup.driver));
-  CENOTE_ASSIGN(served.fabric, transport::Fabric::create(setup.fabric));
   remote::WorkerOptions options;
   options.lease_id = setup.lease_id;
   for (const auto& device : setup.devices)
     options.devices.push_back(static_cast<cuda::DeviceId>(device.ordinal));
+  auto fabric = setup.fabric;
+  if (fabric.verbs.near.empty() && setup.driver.emulated.empty())
+    fabric.verbs.near = near_devices(*served.driver, options.devices);
+  CENOTE_ASSIGN(served.fabric, transport::Fabric::create(fabric));
   options.memory_limits = setup.memory_limits;
   options.client_fabric_address = setup.client_fabric_address;
   options.channel = setup.channel;
-  options.rank_fabric = setup.fabric;
+  options.rank_fabric = std::move(fabric);
   options.collectives = setup.collectives;
   CENOTE_ASSIGN(served.worker, remote::Worker::create(*served.driver, *served.fabric, std::move(options)));
   return served;
