@@ -91,7 +91,7 @@ TEST(Options, SmallMessagesWalkThroughAPageLargeOnesStay) {
 
 TEST(Options, OverSeveralRailsNoTwoMessagesInFlightGoToOnePlace) {
   const Plan plan = plan_of(write_bw, work(), 4096, true);
-  EXPECT_EQ(plan.slots, 8 * plan.depth);  // nor where the one has overtaken the other
+  EXPECT_EQ(plan.slots, 8 * plan.depth);                          // nor where the one has overtaken the other
   EXPECT_EQ(plan_of(write_bw, work(), 8 << 20, true).slots, 2U);  // but no more than 16 MiB of them
 }
 
