@@ -32,6 +32,19 @@ endif()
 cenote_test(vm_verbs_faults_test SOURCES vm/verbs_faults_test.cpp
   USES cenote_vm cenote_transports LABELS vm TIMEOUT 600)
 
+if(NOT CENOTE_SANITIZE)  # forks again
+  cenote_test(vm_verbs_ends_test SOURCES vm/verbs_ends_test.cpp
+    USES cenote_vm cenote_transports nlohmann_json::nlohmann_json LABELS vm TIMEOUT 600)
+endif()
+
+# The same over UCX's rc, which takes seconds to connect there.
+if(NOT CENOTE_SANITIZE)  # as above
+  cenote_test(vm_ucx_test SOURCES
+      unit/transports/transfer_test.cpp unit/transports/small_put_test.cpp unit/transports/connect_test.cpp
+      unit/transports/faults_test.cpp unit/transports/wait_test.cpp vm/ucx_kinds.cpp
+    USES cenote_vm cenote_transports LABELS vm slow TIMEOUT 900)
+endif()
+
 # The collectives with every rank behind verbs: as threads, and as processes that die.
 if(NOT CENOTE_SANITIZE)  # as above
   cenote_test(vm_collectives_test SOURCES

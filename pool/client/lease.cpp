@@ -134,7 +134,7 @@ class HeldLease final : public Lease {
     remote::WorkerAddress worker;
     worker.fabric_address = std::move(opened.worker_fabric_address);
     worker.channel = opened.channel;
-    worker.peer = peer;
+    worker.peer = fmt::format("lease {} on {}", lease.id, peer);
     watch_.watch({line, agent.agent, peer, lease.id, opened.channel, opening});
     for (auto i = first; i < end; ++i) {
       worker.device_names.push_back(

@@ -26,7 +26,7 @@ namespace cenote::pool::remote {
 struct WorkerAddress {
   Bytes fabric_address;  ///< the worker's Fabric::address()
   std::uint32_t channel = 0;
-  std::string peer;  ///< "agent-b (10.0.0.7:4701)", for errors
+  std::string peer;  ///< "lease 7f3a on agent-b (10.0.0.7:4701)", for errors
   std::vector<std::string>
       device_names;  ///< in the worker's order of ordinals, for errors: "lease 7f3a gpu 2 (H200 on agent-b)"
 };
