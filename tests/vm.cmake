@@ -57,7 +57,7 @@ if(TARGET cenote AND NOT CENOTE_SANITIZE)
   cenote_test(vm_perf_test SOURCES vm/perf_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli cenote_perf LABELS vm TIMEOUT 600)
   cenote_test(vm_demo_test SOURCES vm/demo_test.cpp multi/agent/cluster.cpp
-    USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
+    USES cenote_vm cenote_cli LABELS vm slow TIMEOUT 600)  # vm2_demo_test shows the same in less time
   cenote_test(vm_doctor_test SOURCES vm/doctor_test.cpp multi/agent/cluster.cpp
     USES cenote_vm cenote_cli LABELS vm TIMEOUT 600)
   cenote_test(vm2_demo_test SOURCES vm/two_machines_demo_test.cpp multi/agent/cluster.cpp

@@ -35,10 +35,12 @@ case "$STAND_IN" in second_*) STAND_IN=${STAND_IN#second_}; [ "$host" = 1 ] || S
 case "$STAND_IN" in
   panics) echo 'Kernel panic - not syncing: asked for' >"$console"; exit 0 ;;
   hangs) echo 'the last thing it said' >"$console"; exec sleep 63.25 ;;
-  runs_on) : >"$control/ready"; echo here >>"$control/out"; exec sleep 64.25 ;;
+  runs_on) echo 0.1 >"$control/ready"; echo here >>"$control/out"; exec sleep 64.25 ;;
+  hurries) if [ ! -e "$STAND_IN_MARK" ]; then : >"$STAND_IN_MARK"; echo 99 >"$control/ready"; exec sleep 65.25; fi ;;
+  always_hurries) echo 99 >"$control/ready.new"; mv "$control/ready.new" "$control/ready" ;;
 esac
-: >"$control/ready"
-[ "$hosts" = 1 ] || until [ -e "$control/go" ]; do sleep 0.01; done
+[ -e "$control/ready" ] || { echo 0.1 >"$control/ready.new"; mv "$control/ready.new" "$control/ready"; }
+until [ -e "$control/go" ]; do sleep 0.01; done
 export CENOTEVM_HOST=$host
 if [ "$merged" = 1 ]; then bash "$control/command" >>"$control/out" 2>&1; else bash "$control/command" >>"$control/out" 2>>"$control/err"; fi
 echo $? >"$control/status.new"; mv "$control/status.new" "$control/status"
@@ -148,6 +150,25 @@ class Supervision(unittest.TestCase):
         status, _, err = self.run_vm("run2", "--patience", "0.1", "--", "sh", "-c", "exit 125")
         self.assertEqual(125, status)
         self.assertIn("VM 0 failed (125), the other one was stopped", err)
+
+    def test_a_vm_whose_clock_is_too_fast_is_booted_again(self):
+        self.environment.update(STAND_IN="hurries", STAND_IN_MARK=str(self.folder / "mark"))
+        status, out, err = self.run_vm("run", "--", "echo", "done")
+        self.assertEqual((0, "done\n"), (status, out))
+        self.assertRegex(err, r"VM 0 has counted 99 s in \d+; booting again")
+
+    def test_two_vms_are_booted_again_together(self):
+        self.environment.update(STAND_IN="second_hurries", STAND_IN_MARK=str(self.folder / "mark"))
+        status, out, err = self.run_vm("run2", "--", "sh", "-c", "echo done")
+        self.assertEqual(0, status)
+        self.assertEqual(["[0] done", "[1] done"], sorted(out.splitlines()))
+        self.assertRegex(err, r"VM 1 has counted 99 s in \d+; booting again")
+
+    def test_a_clock_that_stays_wrong_is_lived_with(self):
+        self.environment["STAND_IN"] = "always_hurries"
+        status, out, err = self.run_vm("run", "--", "echo", "done")
+        self.assertEqual((0, "done\n"), (status, out))
+        self.assertEqual(2, err.count("booting again"))
 
     def test_a_signal_leaves_nothing(self):
         self.environment["STAND_IN"] = "runs_on"
