@@ -15,7 +15,7 @@ namespace {
 
 enum Serial : std::uint64_t { serial_listener, serial_wakeup, serial_timer };
 
-constexpr auto look_interval = std::chrono::microseconds(100);  // how soon a death is noticed while spinning
+constexpr auto look_interval = std::chrono::milliseconds(1);  // how soon a death is noticed while spinning
 constexpr std::uint32_t most_turns = 1024;
 constexpr long pause_ns = 100'000'000;
 

@@ -36,7 +36,7 @@ class Reception {
   /// Asks epoll, without waiting. `dialed`: somebody waits to be accepted; `event`: something happened on
   /// what has this serial. True: one of them was called.
   bool look(const std::function<void()>& dialed, const std::function<void(std::uint64_t)>& event);
-  /// For a progress() without a reason to look: whether it is time all the same, which it is a few thousand
+  /// For a progress() without a reason to look: whether it is time all the same, which it is a thousand
   /// times a second. The clock is read rarely: it costs as much as a message.
   [[nodiscard]] bool due() { return --turns_left_ == 0 && late(); }
 

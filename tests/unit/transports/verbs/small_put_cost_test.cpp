@@ -1,5 +1,5 @@
 // What a small put over verbs does beside posting and polling: no allocation, no lock, and no system call but
-// the look at its sockets that progress() takes a few thousand times a second.
+// the look at its sockets that progress() takes a thousand times a second.
 //
 // Runs itself again over a libibverbs under which every request is done at once (perf/at_once), counts there
 // every malloc and every lock, and has the kernel trap every system call.
@@ -41,7 +41,7 @@ namespace cenote::transport {
 namespace {
 
 std::atomic<long> allocations{0}, locks{0}, looks{0}, other_calls{0}, latest_other{-1};
-constexpr auto look_interval = std::chrono::microseconds(100);  // no transport looks more often
+constexpr auto look_interval = std::chrono::milliseconds(1);  // no transport looks more often
 
 }  // namespace
 }  // namespace cenote::transport
