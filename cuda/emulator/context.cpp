@@ -65,6 +65,18 @@ void ContextState::synchronize() {
   auto marks = busy_streams(false);
   marks.push_back({legacy_, legacy_->queued()});
   for (const auto& mark : marks) wait(mark);
+  // Nothing is left in a destroyed stream, so its thread is about to end: nobody else may wait for that any
+  // more.
+  std::vector<std::shared_ptr<StreamQueue>> ending;
+  {
+    std::lock_guard lock(streams_mutex_);
+    std::erase_if(streams_, [&](const auto& stream) {
+      if (!stream->closed() || !stream->idle()) return false;
+      ending.push_back(stream);
+      return true;
+    });
+  }
+  for (const auto& stream : ending) stream->join();
 }
 
 bool ContextState::enable_peer(int device) {

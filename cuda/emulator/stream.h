@@ -59,6 +59,7 @@ class StreamQueue {
 
   /// What is queued still runs; then the thread ends. enqueue() afterwards is refused.
   void close();
+  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool finished() const { return finished_.load(std::memory_order_acquire); }
   /// Waits for the thread's end, after close().
   void join();

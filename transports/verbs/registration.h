@@ -35,13 +35,16 @@ struct alignas(16) VerbsKey {
   }
 
  private:
-  // Without a branch, two words at a time: every put asks.
+  // Without a branch, two words at a time: every put asks. `other` lies anywhere.
+  using Words = std::uint64_t __attribute__((vector_size(16)));
+  static Words load(const void* from, std::size_t offset) {
+    Words words;
+    std::memcpy(&words, static_cast<const std::byte*>(from) + offset, sizeof words);
+    return words;
+  }
   [[nodiscard]] bool same_bytes(const void* other) const {
-    using Words = std::uint64_t __attribute__((vector_size(16), may_alias));
-    using AnyWords = std::uint64_t __attribute__((vector_size(16), aligned(1), may_alias));
-    const auto* a = static_cast<const Words*>(static_cast<const void*>(this));
-    const auto* b = static_cast<const AnyWords*>(other);
-    const Words differ = (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]);
+    const Words differ = (load(this, 0) ^ load(other, 0)) | (load(this, 16) ^ load(other, 16)) |
+                         (load(this, 32) ^ load(other, 32)) | (load(this, 48) ^ load(other, 48));
     return (differ[0] | differ[1]) == 0;
   }
 };
