@@ -126,16 +126,13 @@ Result<int> run(int pairs, const std::string& only, const std::string& json) {
               "apt-get install perftest valgrind"));
   }
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  char folder[] = "/tmp/cenote-instructions-XXXXXX";
-  if (::mkdtemp(folder) == nullptr) return fail(system_error("make a folder", errno));
-  const Programs programs{here / "verbs_writes", here.parent_path() / "at_once" / "libibverbs.so.1", folder};
-  auto rows = measure(programs, pairs, only);
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
-  if (!rows) return fail(std::move(rows).error());
-  fmt::print("{}", table(*rows));
-  if (!json.empty()) CENOTE_TRY(write_json(*rows, json));
-  return std::all_of(rows->begin(), rows->end(), [](const Row& row) { return row.met; }) ? 0 : 1;
+  CENOTE_ASSIGN(const auto folder, TemporaryFolder::create("bench-instructions"));
+  const Programs programs{here / "verbs_writes", here.parent_path() / "at_once" / "libibverbs.so.1",
+                          folder.path()};
+  CENOTE_ASSIGN(const auto rows, measure(programs, pairs, only));
+  fmt::print("{}", table(rows));
+  if (!json.empty()) CENOTE_TRY(write_json(rows, json));
+  return std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.met; }) ? 0 : 1;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "cuda/reduce_kernels.h"
-#include "tests/unit/cuda/conformance.h"
+#include "tests/unit/cuda/on_device_memory.h"
 
 namespace cenote::cuda::test {
 namespace {
@@ -14,22 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Described : public Conformance {
- protected:
-  void SetUp() override {
-    Conformance::SetUp();
-    auto made = DeviceMemory::create(*driver);
-    ASSERT_TRUE(made) << made.error().message();
-    memory = std::move(*made);
-  }
-  void TearDown() override { memory.reset(); }
-  MemoryDescription describe(DevicePtr pointer, std::size_t bytes) {
-    auto description = memory->describe(pointer, bytes);
-    EXPECT_TRUE(description) << description.error().message();
-    return description ? *description : MemoryDescription{};
-  }
-  std::unique_ptr<DeviceMemory> memory;
-};
+class Described : public OnDeviceMemory {};
 INSTANTIATE_TEST_SUITE_P(Drivers, Described, testing::ValuesIn(makers()),
                          [](const auto& at) { return at.param.name; });
 

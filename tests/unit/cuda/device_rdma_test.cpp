@@ -5,29 +5,14 @@
 #include <numeric>
 
 #include "cuda/device_memory.h"
-#include "tests/unit/cuda/conformance.h"
+#include "tests/unit/cuda/on_device_memory.h"
 
 namespace cenote::cuda::test {
 namespace {
 
 using testing::HasSubstr;
 
-class DeviceRdma : public Conformance {
- protected:
-  void SetUp() override {
-    Conformance::SetUp();
-    auto made = DeviceMemory::create(*driver);
-    ASSERT_TRUE(made) << made.error().message();
-    memory = std::move(*made);
-  }
-  void TearDown() override { memory.reset(); }
-  MemoryDescription describe(DevicePtr pointer, std::size_t bytes) {
-    auto description = memory->describe(pointer, bytes);
-    EXPECT_TRUE(description) << description.error().message();
-    return description ? *description : MemoryDescription{};
-  }
-  std::unique_ptr<DeviceMemory> memory;
-};
+class DeviceRdma : public OnDeviceMemory {};
 INSTANTIATE_TEST_SUITE_P(Drivers, DeviceRdma, testing::ValuesIn(makers()),
                          [](const auto& at) { return at.param.name; });
 

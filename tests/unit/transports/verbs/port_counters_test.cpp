@@ -2,27 +2,23 @@
 #include "transports/verbs/port_counters.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <fstream>
+
+#include "runtime/process.h"
 
 namespace cenote::transport::verbs {
 namespace {
 
 class PortCounters : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "cenote-counters-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    port_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(port_); }
   void write(const std::string& name, const std::string& value) const {
     std::filesystem::create_directories((port_ / name).parent_path());
     std::ofstream(port_ / name) << value << "\n";
   }
 
-  std::filesystem::path port_;
+  TemporaryFolder folder_ = TemporaryFolder::create("counters").value();
+  std::filesystem::path port_ = folder_.path();
 };
 
 TEST_F(PortCounters, ThatCountFaultsAndAreNotZeroAreNamed) {
