@@ -115,6 +115,18 @@ StagedHead VerbsEndpoint::head_of(const Request& request, std::size_t bytes) {
 }
 
 // The bytes go as messages; what ends it, and signals, is a write of nothing behind them.
+/// A message of `bytes` that are in `block` already, behind its heads.
+Result<bool> VerbsEndpoint::issue_staged_note(MessageType type, std::uint32_t block, const StagedHead& head,
+                                              std::size_t bytes) {
+  std::memcpy(core_->blocks.at(block) + sizeof(MessageHead), &head, sizeof head);
+  Request note;
+  note.kind = Kind::message;
+  note.type = type;
+  note.block = block;
+  note.size = sizeof head + bytes;
+  return issue_message(note);
+}
+
 Result<bool> VerbsEndpoint::put_to_staged(Request& request, const Registered* here) {
   Staging& state = staging();
   constexpr std::size_t before = sizeof(MessageHead) + sizeof(StagedHead);
@@ -126,13 +138,8 @@ Result<bool> VerbsEndpoint::put_to_staged(Request& request, const Registered* he
     CENOTE_ASSIGN(const bool ready, chunk.is_ready());
     if (!ready) return false;
     const StagedHead head = head_of(request, chunk.bytes);
-    std::memcpy(core_->blocks.at(chunk.block) + sizeof(MessageHead), &head, sizeof head);
-    Request note;
-    note.kind = Kind::message;
-    note.type = MessageType::staged_put;
-    note.block = chunk.block;
-    note.size = sizeof head + chunk.bytes;
-    CENOTE_ASSIGN(const bool posted, issue_message(note));
+    CENOTE_ASSIGN(const bool posted,
+                  issue_staged_note(MessageType::staged_put, chunk.block, head, chunk.bytes));
     if (!posted) return false;
     ++state.used;
     request.posted += chunk.bytes;
@@ -184,15 +191,10 @@ Result<bool> VerbsEndpoint::get_from_staged(Request& request, const Registered* 
     if (state.asked.size() >= most_asked || core_->blocks.left() <= reserved_blocks) return false;
     StagedHead head = head_of(request, std::min(most_staged, request.size - request.posted));
     head.number = state.next_number;
-    Request note;
-    note.kind = Kind::message;
-    note.type = MessageType::staged_get;
-    note.block = core_->blocks.take();
-    note.size = sizeof head;
-    std::memcpy(core_->blocks.at(note.block) + sizeof(MessageHead), &head, sizeof head);
-    CENOTE_ASSIGN(const bool posted, issue_message(note));
+    const std::uint32_t block = core_->blocks.take();
+    CENOTE_ASSIGN(const bool posted, issue_staged_note(MessageType::staged_get, block, head, 0));
     if (!posted) {
-      core_->blocks.give(note.block);
+      core_->blocks.give(block);
       return false;
     }
     if (request.operation == no_operation) request.operation = begin_operation(request);
@@ -313,13 +315,8 @@ Result<bool> VerbsEndpoint::answer_peer() {
     StagedHead head;
     head.bytes = answer.bytes;
     head.number = answer.number;
-    std::memcpy(core_->blocks.at(answer.block) + sizeof(MessageHead), &head, sizeof head);
-    Request note;
-    note.kind = Kind::message;
-    note.type = MessageType::staged_answer;
-    note.block = answer.block;
-    note.size = sizeof head + answer.bytes;
-    CENOTE_ASSIGN(const bool posted, issue_message(note));
+    CENOTE_ASSIGN(const bool posted,
+                  issue_staged_note(MessageType::staged_answer, answer.block, head, answer.bytes));
     if (!posted) break;
     state.ready.pop_front();
     any = true;

@@ -210,6 +210,8 @@ class VerbsEndpoint final : public EndpointBase {
   /// Null: what it names on this side is memory of the CPU.
   Result<const Registered*> gpu_memory_of(const Request& request) const;
   Result<bool> issue_staged(Request& request, const Registered* here);
+  Result<bool> issue_staged_note(MessageType type, std::uint32_t block, const StagedHead& head,
+                                 std::size_t bytes);
   Result<bool> put_from_staged(Request& request, const Registered& here);
   Result<bool> put_to_staged(Request& request, const Registered* here);
   Result<bool> get_into_staged(Request& request, const Registered& here);
