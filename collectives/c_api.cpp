@@ -1,51 +1,33 @@
 // The C interface: each function checks its arguments, calls the C++ API, and turns a Result into a status.
-// Nothing gets out but values: what the standard library may throw (no memory) becomes a status too.
+// One-sided operations: c_api_window.cpp.
+#include "collectives/c_api.h"
+
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-#include <exception>
 #include <initializer_list>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "cenote/cenote.h"
-#include "collectives/communicator.h"
-#include "collectives/devices.h"
-#include "runtime/bootstrap.h"
 
 using cenote::Error;
 using cenote::ErrorCode;
 using cenote::Result;
+using cenote::c_api::bad;
+using cenote::c_api::deadline_of;
+using cenote::c_api::guarded;
+using cenote::c_api::known_part;
+using cenote::c_api::started;
+using cenote::c_api::status_of;
 using cenote::collectives::Communicator;
 using cenote::collectives::CommunicatorOptions;
 using cenote::collectives::Devices;
 using cenote::collectives::Gate;
 using cenote::collectives::Request;
 
-struct cenote_context {
-  cenote::transport::FabricOptions fabric;
-  std::shared_ptr<Devices> devices;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
-};
+namespace cenote::c_api {
 
-struct cenote_comm {
-  std::shared_ptr<Devices> devices;
-  std::unique_ptr<Communicator> communicator;
-};
-
-namespace {
-
-constexpr std::uint32_t version = 0 * 10000 + 1 * 100 + 0;
-
-// errno's way: the text belongs to the thread whose call failed.
-thread_local std::string last_error;
+std::string& last_error() {
+  thread_local std::string text;
+  return text;
+}
 
 cenote_status status_of(ErrorCode code) {
   switch (code) {
@@ -79,36 +61,11 @@ cenote_status status_of(ErrorCode code) {
   return CENOTE_INTERNAL;
 }
 
-/// Runs the body of one function; its Result becomes the status, its error the thread's text.
-template <class Body>
-cenote_status guarded(Body body) noexcept {
-  try {
-    Result<void> result = body();
-    if (result) return CENOTE_SUCCESS;
-    last_error = result.error().message();
-    return status_of(result.error().code);
-  } catch (const std::bad_alloc&) {
-    last_error.clear();
-    return CENOTE_RESOURCE_EXHAUSTED;
-  } catch (const std::exception& error) {
-    last_error = error.what();
-    return CENOTE_INTERNAL;
-  }
-}
+}  // namespace cenote::c_api
 
-tl::unexpected<Error> bad(std::string stage, std::string cause) {
-  return cenote::fail(ErrorCode::invalid_argument, std::move(stage), std::move(cause));
-}
+namespace {
 
-/// As much of the caller's struct as it has, the rest zero.
-template <class T>
-Result<T> known_part(const T* given, const char* stage) {
-  T known{};
-  if (given == nullptr) return known;
-  if (given->size < sizeof(std::size_t)) return bad(stage, "the struct's size is not set");
-  std::memcpy(&known, given, std::min(given->size, sizeof known));
-  return known;
-}
+constexpr std::uint32_t version = 0 * 10000 + 1 * 100 + 0;
 
 std::vector<std::string> split(std::string_view list) {
   std::vector<std::string> out;
@@ -168,18 +125,6 @@ struct Order {
   }
 };
 
-/// Starts an operation: `begin` returns a Result<Request>.
-template <class Begin>
-cenote_status started(const char* stage, cenote_comm* comm, cenote_request* request, Begin begin) noexcept {
-  return guarded([&]() -> Result<void> {
-    if (comm == nullptr || request == nullptr) return bad(stage, "the communicator or the request is NULL");
-    request->sequence = 0;
-    CENOTE_ASSIGN(const Request made, begin(*comm->communicator));
-    request->sequence = made.sequence;
-    return {};
-  });
-}
-
 cenote_status allreduce(cenote_comm* comm, const void* send, void* recv, std::size_t count, cenote_type type,
                         cenote_op op, Order order, cenote_request* request) {
   return started("allreduce", comm, request, [&](Communicator& c) -> Result<Request> {
@@ -213,7 +158,7 @@ cenote_status broadcast(cenote_comm* comm, void* buffer, std::size_t count, ceno
 
 extern "C" {
 
-const char* cenote_last_error(void) { return last_error.c_str(); }
+const char* cenote_last_error(void) { return cenote::c_api::last_error().c_str(); }
 
 const char* cenote_status_text(cenote_status status) {
   if (status == CENOTE_SUCCESS) return "success";
@@ -385,9 +330,7 @@ cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t t
   return guarded([&]() -> Result<void> {
     if (comm == nullptr || request == nullptr) return bad("wait", "the communicator or the request is NULL");
     Request of{std::exchange(request->sequence, 0)};
-    const auto deadline = timeout_ms == 0 ? cenote::Deadline::never()
-                                          : cenote::Deadline::in(std::chrono::milliseconds(timeout_ms));
-    return comm->communicator->wait(of, deadline);
+    return comm->communicator->wait(of, deadline_of(timeout_ms));
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "collectives/algorithms/catalogue.h"
 #include "collectives/executor.h"
+#include "collectives/window.h"
 
 namespace cenote::collectives {
 namespace {
@@ -99,6 +100,7 @@ class CommunicatorImpl final : public Communicator {
                    std::vector<Bytes> addresses)
       : rank_(options.rank),
         size_(options.size),
+        operation_timeout_(options.operation_timeout),
         executor_(std::move(fabric), std::move(addresses),
                   {options.rank,
                    options.size,
@@ -174,6 +176,39 @@ class CommunicatorImpl final : public Communicator {
     return start({Operation::barrier, 1, CENOTE_INT32, CENOTE_MAX, 0, {}, {}, false});
   }
 
+  Result<std::unique_ptr<Window>> create_window(const WindowOptions& options) override {
+    if (options.memory.address == 0 && options.memory.size > (std::uint64_t{1} << 48))
+      return bad("create a window", fmt::format("{} bytes", options.memory.size));
+    return make_window(*this, executor_, options);
+  }
+
+  Result<Request> signal(std::uint32_t rank, std::uint32_t signal) override {
+    CENOTE_TRY(signals("signal", rank, signal));
+    if (rank == rank_) {
+      executor_.signal_self(signal);
+      return Request{};
+    }
+    CENOTE_ASSIGN(const auto id,
+                  executor_.start(Executor::OneSided{
+                      Outstanding::Kind::signal, rank, nullptr, 0, {}, wire::user_signal + signal}));
+    return Request{id};
+  }
+
+  Result<std::uint64_t> signal_count(std::uint32_t rank, std::uint32_t signal) override {
+    CENOTE_TRY(signals("count signals", rank, signal));
+    CENOTE_TRY(executor_.nudge());
+    return executor_.signalled(rank, signal);
+  }
+
+  Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count,
+                           Deadline deadline) override {
+    CENOTE_TRY(signals("wait for a signal", rank, signal));
+    const auto latest = Clock::now() + operation_timeout_;
+    return executor_.wait_signal(rank, signal, count, Deadline::at(std::min(latest, deadline.when())));
+  }
+
+  Result<void> progress() override { return executor_.nudge(); }
+
   Result<bool> test(Request& request) override {
     if (request.sequence == 0) return true;
     auto done = executor_.test(request.sequence);
@@ -204,6 +239,15 @@ class CommunicatorImpl final : public Communicator {
  private:
   static tl::unexpected<Error> bad(std::string_view operation, std::string cause) {
     return fail(ErrorCode::invalid_argument, std::string(operation), std::move(cause));
+  }
+
+  [[nodiscard]] Result<void> signals(std::string_view operation, std::uint32_t rank,
+                                     std::uint32_t signal) const {
+    if (rank >= size_) return bad(operation, fmt::format("rank {} of {} ranks", rank, size_));
+    if (signal >= wire::user_signals)
+      return bad(operation, fmt::format("signal {} (0 to {})", signal, wire::user_signals - 1));
+    if (!executor_.greeted()) return bad(operation, "no window has been made, which connects the ranks");
+    return {};
   }
 
   static Result<std::uint64_t> bytes_of(std::string_view operation, std::uint64_t count, DataType type,
@@ -247,6 +291,7 @@ class CommunicatorImpl final : public Communicator {
 
   std::uint32_t rank_;
   std::uint32_t size_;
+  Clock::duration operation_timeout_;
   Executor executor_;
 };
 

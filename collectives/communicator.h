@@ -51,6 +51,9 @@ struct Request {
   std::uint64_t sequence = 0;  ///< 0 = nothing in flight
 };
 
+class Window;
+struct WindowOptions;
+
 struct PeerStats {
   std::uint32_t rank;
   std::string transport;     ///< "shm", "tcp", "" while nothing was exchanged
@@ -81,6 +84,22 @@ class Communicator {
   virtual Result<Request> broadcast(const MemoryDescription& buffer, std::size_t count, DataType type,
                                     std::uint32_t root, Gate gate = {}) = 0;
   virtual Result<Request> barrier() = 0;
+
+  // One-sided: window.h. Signals count what each rank has told each other one, whatever the window. Errors of
+  // all: invalid_argument before the first window is made, which connects the ranks.
+
+  /// Collective; ends before this does.
+  virtual Result<std::unique_ptr<Window>> create_window(const WindowOptions& options) = 0;
+  /// Adds 1 to counter `signal` of `rank`, after what this rank has put there.
+  virtual Result<Request> signal(std::uint32_t rank, std::uint32_t signal) = 0;
+  /// How often `rank` has added to counter `signal` of this one: what it put before that is there.
+  /// Progresses.
+  virtual Result<std::uint64_t> signal_count(std::uint32_t rank, std::uint32_t signal) = 0;
+  /// Until that is `count` or more. `deadline` (at most the operation timeout) breaks nothing.
+  virtual Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count,
+                                   Deadline deadline) = 0;
+  /// Moves everything forward, for ranks that do nothing but serve the others. Never blocks.
+  virtual Result<void> progress() = 0;
 
   /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms,
   /// once, when a peer was lost without a word: another may know why).

@@ -77,7 +77,7 @@ Executor::~Executor() {
     (void)check_abort();
     (void)fabric_->progress();
   }
-  if (!broken_ && !active_.empty()) {
+  if (!broken_ && (!active_.empty() || outstanding_.in_flight())) {
     for (auto& [rank, state] : links_) {
       state->link->close(
           closing_reason(options_.rank, "its communicator was destroyed with operations in flight"));
@@ -154,7 +154,9 @@ void Executor::end_in_ledger(ActiveOperation& operation) {
 Result<Executor::LinkState*> Executor::link_to(std::uint32_t rank, Deadline deadline) {
   auto& state = links_[rank];
   if (state == nullptr) {
-    auto link = PeerLink::open(*fabric_, addresses_[rank], rank, options_.link, deadline);
+    auto options = options_.link;
+    options.outstanding = &outstanding_;
+    auto link = PeerLink::open(*fabric_, addresses_[rank], rank, options, deadline);
     if (!link) {
       links_.erase(rank);
       return fail(std::move(link).error().with(fmt::format("rank {}", rank)));
@@ -283,6 +285,7 @@ Result<bool> Executor::advance(std::uint64_t sequence, bool& moved) {
 }
 
 Result<bool> Executor::test(std::uint64_t sequence) {
+  if (bool moved = false; Outstanding::marked(sequence)) return advance_one_sided(sequence, moved);
   if (sequence == 0 || sequence >= next_sequence_) {
     return fail(ErrorCode::invalid_argument, "test an operation",
                 fmt::format("no operation {} was started", sequence));
@@ -294,6 +297,7 @@ Result<bool> Executor::test(std::uint64_t sequence) {
 }
 
 Result<void> Executor::wait(std::uint64_t sequence, Deadline deadline) {
+  if (Outstanding::marked(sequence)) return wait_one_sided(sequence, deadline);
   if (sequence == 0 || sequence >= next_sequence_) {
     return fail(ErrorCode::invalid_argument, "wait for an operation",
                 fmt::format("no operation {} was started", sequence));

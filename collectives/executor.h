@@ -11,6 +11,7 @@
 // and stays so, when all that it needs has arrived here, however its peers ended afterwards.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -54,6 +55,34 @@ class Executor {
   Result<bool> test(std::uint64_t sequence);
   Result<void> wait(std::uint64_t sequence, Deadline deadline);
   void abort(std::string_view reason);
+
+  // Straight into a peer's memory, and out of it (one_sided.cpp). Ranks and slots have been checked.
+
+  struct OneSided {
+    Outstanding::Kind kind = Outstanding::Kind::put;
+    std::uint32_t rank = 0;  ///< not this one
+    const transport::RemoteKey* key = nullptr;
+    std::uint64_t offset = 0;
+    std::span<std::byte> local{};  ///< a put only reads it
+    std::uint32_t signal = transport::no_signal;
+  };
+  /// Its id, for test and wait. Errors: resource_exhausted (too many in flight; nothing is broken), and those
+  /// of a broken executor.
+  Result<std::uint64_t> start(const OneSided& call);
+  /// Begins to connect this rank with every other: the transports that reach them, each once.
+  Result<std::vector<transport::Transport*>> link_everybody(Deadline deadline);
+  /// Returns when every other rank has greeted this one as often as this one has them: their links stand.
+  Result<void> greet_everybody(Deadline deadline);
+  [[nodiscard]] bool greeted() const { return greetings_ > 0; }
+  /// Of a rank that has greeted.
+  [[nodiscard]] std::string_view transport_to(std::uint32_t rank) const;
+  /// Counters of programs, from 0 below wire::user_signals; `rank` may be this one.
+  [[nodiscard]] std::uint64_t signalled(std::uint32_t rank, std::uint32_t signal) const;
+  void signal_self(std::uint32_t signal) { ++own_signals_[signal]; }
+  /// Until the counter has come to `count`. A deadline that passes breaks nothing.
+  Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count, Deadline deadline);
+  /// Moves everything forward; never blocks.
+  Result<void> nudge();
   /// Ends everything in flight here, and tells the peers: `error` came from elsewhere, and names whose fault
   /// it is.
   void end(Error error) { (void)break_with(std::move(error)); }
@@ -129,6 +158,13 @@ class Executor {
   Result<void> local_chunk(ActiveOperation& operation, const Instance& instance, std::uint64_t at,
                            std::uint64_t elements);
 
+  // one_sided.cpp
+  Result<bool> post(LinkState& state, const OneSided& call, std::uint64_t id);
+  Result<bool> advance_one_sided(std::uint64_t id, bool& moved);
+  Result<void> wait_one_sided(std::uint64_t id, Deadline deadline);
+  Result<void> rest(Deadline deadline, std::string_view what);
+  [[nodiscard]] std::string describe_one_sided(const Outstanding::Operation& operation) const;
+
   // stall.cpp: waiting, and ending badly
   Result<void> on_idle(ActiveOperation& operation, std::optional<Deadline> sleep_until);
   Result<void> compare_notes();
@@ -140,6 +176,7 @@ class Executor {
   [[nodiscard]] Error deadline_error(const ActiveOperation& operation, Clock::duration waited) const;
   [[nodiscard]] Error peer_error(const LinkState& state, const ActiveOperation& operation,
                                  std::string_view doing, Error cause) const;
+  [[nodiscard]] Error peer_error(const LinkState& state, const std::string& stage, Error cause) const;
   /// Something on this rank, not on the wire.
   [[nodiscard]] Error local_error(const ActiveOperation& operation, Error cause) const;
   void listen_for_the_cause(Error& error);
@@ -148,11 +185,14 @@ class Executor {
   std::unique_ptr<transport::Fabric> fabric_;
   std::vector<Bytes> addresses_;
   ExecutorOptions options_;
+  Outstanding outstanding_;
   std::map<std::uint32_t, std::unique_ptr<LinkState>> links_;
   std::vector<std::shared_ptr<const KeptPlan>> plans_;    ///< most recently used first
   std::vector<std::unique_ptr<ActiveOperation>> active_;  ///< oldest first
   std::vector<std::unique_ptr<ActiveOperation>> idle_;    ///< finished ones, for reuse
   std::uint64_t next_sequence_ = 1;
+  std::uint64_t greetings_ = 0;  ///< to each rank
+  std::array<std::uint64_t, wire::user_signals> own_signals_{};
   std::optional<Error> broken_;
   Bytes gather_[2];  ///< for memory that the CPU cannot read
 

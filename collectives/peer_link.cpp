@@ -141,6 +141,33 @@ Result<bool> PeerLink::put(std::span<const std::byte> bytes, const SentChunk& ow
   return true;
 }
 
+Result<bool> PeerLink::put_into(std::span<const std::byte> bytes, transport::RemoteSlice at,
+                                std::uint32_t signal, std::uint64_t id) {
+  auto posted = link_.endpoint->put(bytes, at, signal, id);
+  if (!posted && full(posted.error())) return false;
+  if (!posted) return fail(std::move(posted).error());
+  ++one_sided_;
+  bytes_sent_ += bytes.size();
+  return true;
+}
+
+Result<bool> PeerLink::get_from(std::span<std::byte> bytes, transport::RemoteSlice from, std::uint64_t id) {
+  auto posted = link_.endpoint->get(bytes, from, id);
+  if (!posted && full(posted.error())) return false;
+  if (!posted) return fail(std::move(posted).error());
+  ++one_sided_;
+  bytes_received_ += bytes.size();
+  return true;
+}
+
+Result<bool> PeerLink::greet() {
+  auto posted = link_.endpoint->put({}, {&no_key, 0}, wire::greeting_signal, credit_tag);
+  if (!posted && full(posted.error())) return false;
+  if (!posted) return fail(std::move(posted).error());
+  greeted_ = true;
+  return true;
+}
+
 std::optional<SentChunk> PeerLink::take_sent() {
   if (!sending()) return std::nullopt;
   auto& entry = sent_.entries[sent_.head % sent_capacity];
@@ -156,6 +183,14 @@ bool PeerLink::poll_completions() {
     const auto count = link_.endpoint->poll(done);
     for (std::size_t i = 0; i < count; ++i) {
       if (done[i].tag == credit_tag) continue;  // a peer that is gone needs none
+      if (Outstanding::marked(done[i].tag)) {
+        --one_sided_;
+        lost_one_sided_ = lost_one_sided_ || done[i].error;
+        auto* operation = done[i].error ? nullptr : options_.outstanding->find(done[i].tag);
+        if (operation != nullptr) operation->done = true;
+        moved = true;
+        continue;
+      }
       if (done[i].error) {
         lost_chunk_ = true;
         continue;
@@ -182,7 +217,7 @@ bool PeerLink::pump() {
   if (hello_due_) say_hello();
   pay_credits();
   bool moved = false;
-  if (sending() || paid_ > 0) moved = poll_completions();
+  if (sending() || paid_ > 0 || one_sided_ > 0 || greeted_) moved = poll_completions();
   return take_messages() || moved;
 }
 

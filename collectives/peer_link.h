@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/outstanding.h"
 #include "collectives/wire.h"
 #include "transports/fabric.h"
 
@@ -29,7 +30,8 @@ struct LinkOptions {
   std::size_t chunk_bytes = std::size_t{128} * 1024;  ///< of one staging slot
   std::uint32_t slots = 8;
   std::size_t inline_bytes =
-      wire::max_data;  ///< a chunk up to this travels as a message; at most wire::max_data
+      wire::max_data;                  ///< a chunk up to this travels as a message; at most wire::max_data
+  Outstanding* outstanding = nullptr;  ///< where what put_into and get_from began is found; outlives the link
 };
 
 /// Whose chunk was put: handed back when its source may be reused.
@@ -79,6 +81,21 @@ class PeerLink {
 
   /// Whether a rank waits; lost when the peer does not take its messages.
   void send_stalled(const wire::Stalled& note, std::uint32_t sequence);
+
+  // Beside the streams: straight into the peer's memory, and out of it. `id` is that of an Outstanding
+  // operation, which is done when `bytes` may be used again. False: the endpoint's queue is full.
+
+  Result<bool> put_into(std::span<const std::byte> bytes, transport::RemoteSlice at, std::uint32_t signal,
+                        std::uint64_t id);
+  Result<bool> get_from(std::span<std::byte> bytes, transport::RemoteSlice from, std::uint64_t id);
+  [[nodiscard]] bool one_sided() const { return one_sided_ > 0; }
+  /// One of them will never be done.
+  [[nodiscard]] bool lost_one_sided() const { return lost_one_sided_; }
+  /// How often the peer has added to counter `slot` of this side. What it put before is there.
+  [[nodiscard]] std::uint64_t signal(std::uint32_t slot) const { return link_.endpoint->signal(slot); }
+  /// Adds 1 to wire::greeting_signal of the peer. False: not now.
+  Result<bool> greet();
+  [[nodiscard]] transport::Transport& transport() const { return *link_.transport; }
 
   // Receiving.
 
@@ -146,10 +163,13 @@ class PeerLink {
   std::vector<std::byte> bounce_;
   std::unique_ptr<Inbox> inbox_;
   Sent sent_;
-  std::uint64_t puts_ = 0;      ///< chunks put so far
-  std::uint64_t consumed_ = 0;  ///< chunks taken from our staging ring so far
-  std::uint64_t expected_ = 0;  ///< chunks of the operations that have begun
-  std::uint64_t paid_ = 0;      ///< credits given back
+  std::uint64_t puts_ = 0;       ///< chunks put so far
+  std::uint64_t consumed_ = 0;   ///< chunks taken from our staging ring so far
+  std::uint64_t expected_ = 0;   ///< chunks of the operations that have begun
+  std::uint64_t paid_ = 0;       ///< credits given back
+  std::uint64_t one_sided_ = 0;  ///< in flight
+  bool greeted_ = false;
+  bool lost_one_sided_ = false;
   bool hello_due_ = false;
   bool lost_chunk_ = false;
   std::optional<Error> nonsense_;

@@ -35,7 +35,8 @@ Result<bool> Executor::progress() {
     CENOTE_ASSIGN(const bool opened, open_gates());
     moved = moved || opened;
     for (auto& [rank, state] : links_) {
-      const bool idle = state->sending.empty() && state->receiving.empty() && !state->link->sending();
+      const bool idle = state->sending.empty() && state->receiving.empty() && !state->link->sending() &&
+                        !state->link->one_sided();
       if (idle || state->ended) continue;
       auto one = advance_link(*state);
       if (one) {
@@ -95,8 +96,11 @@ Result<bool> Executor::advance_link(LinkState& state) {
 
 /// The failure of a link over which a chunk of ours will never get.
 std::optional<Error> Executor::lost(const LinkState& state) const {
-  if (!state.link->lost_chunk()) return std::nullopt;
+  if (!state.link->lost_chunk() && !state.link->lost_one_sided()) return std::nullopt;
   auto error = state.link->failure();
+  const auto* operation = outstanding_.oldest_to(state.link->rank());
+  if (error && operation != nullptr && state.link->lost_one_sided())
+    return peer_error(state, describe_one_sided(*operation), std::move(*error));
   const auto* chunk = state.link->oldest_sent();
   if (!error || chunk == nullptr) return std::nullopt;
   return peer_error(state, *static_cast<const ActiveOperation*>(chunk->operation), "send", std::move(*error));

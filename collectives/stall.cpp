@@ -176,11 +176,14 @@ Error Executor::deadline_error(const ActiveOperation& operation, Clock::duration
 
 Error Executor::peer_error(const LinkState& state, const ActiveOperation& operation, std::string_view doing,
                            Error cause) const {
+  return peer_error(state, fmt::format("{} of rank {}, {}", describe(operation), options_.rank, doing),
+                    std::move(cause));
+}
+
+Error Executor::peer_error(const LinkState& state, const std::string& stage, Error cause) const {
   const auto direct = state.link->rank();
   const auto told = named_culprit(cause.cause);
-  Error error{ErrorCode::peer_failed,
-              fmt::format("{} of rank {}, {}", describe(operation), options_.rank, doing),
-              {}};
+  Error error{ErrorCode::peer_failed, stage, {}};
   if (cause.code == ErrorCode::protocol_error || cause.code == ErrorCode::invalid_argument)
     error.code = cause.code;
   error.peer = rank_name(told.value_or(direct));

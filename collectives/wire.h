@@ -58,8 +58,11 @@ inline constexpr std::size_t max_message = overhead + max_data;
 static_assert(sizeof(Head) + sizeof(Hello) <= max_message);
 
 /// Signal slots of an endpoint.
-inline constexpr std::uint32_t chunk_signal = 0;   ///< the sender: one more chunk lies in your staging ring
-inline constexpr std::uint32_t credit_signal = 1;  ///< the receiver: one more chunk of yours is consumed
+inline constexpr std::uint32_t chunk_signal = 0;     ///< the sender: one more chunk lies in your staging ring
+inline constexpr std::uint32_t credit_signal = 1;    ///< the receiver: one more chunk of yours is consumed
+inline constexpr std::uint32_t greeting_signal = 2;  ///< one more window is made at the peer
+inline constexpr std::uint32_t user_signal = 32;     ///< the first of those that programs use
+inline constexpr std::uint32_t user_signals = transport::signal_slots - user_signal;
 
 /// "allreduce of 12 float32 by sum"
 std::string text(const CallHeader& call);

@@ -10,6 +10,7 @@ cenote_room(helper
 
 # libcenote-pool.so: that client as a C ABI.
 add_library(cenote_pool_shared SHARED c_api/leases.cpp c_api/gpus.cpp)
+set_source_files_properties(c_api/leases.cpp c_api/gpus.cpp PROPERTIES COMPILE_OPTIONS -g)  # types for abidw (tests/abi)
 math(EXPR version_number "${PROJECT_VERSION_MAJOR} * 10000 + ${PROJECT_VERSION_MINOR} * 100 + ${PROJECT_VERSION_PATCH}")
 target_compile_definitions(cenote_pool_shared PRIVATE CENOTE_VERSION_NUMBER=${version_number})
 target_link_libraries(cenote_pool_shared PRIVATE cenote_helper)

@@ -14,6 +14,9 @@ cenote_test(collectives_communicator_test
 cenote_test(collectives_failure_test
   SOURCES multi/collectives/failure_test.cpp multi/collectives/forming_test.cpp multi/collectives/modes.cpp
   USES cenote_collectives LABELS multi TIMEOUT 300)
+cenote_test(collectives_window_test
+  SOURCES multi/collectives/window_test.cpp multi/collectives/modes.cpp
+  USES cenote_collectives LABELS multi TIMEOUT 300)
 
 # The shared library from a C program: no C++ runtime of its own, nothing but the public header.
 add_executable(collectives_c_api_test unit/collectives/c_api_test.c)
@@ -29,6 +32,8 @@ if(CENOTE_SANITIZE)
 endif()
 add_test(NAME collectives_c_api_test COMMAND collectives_c_api_test)
 set_tests_properties(collectives_c_api_test PROPERTIES TIMEOUT 60 LABELS unit)
+# The C++ headers, over both libraries.
+cenote_test(cpp_api_test SOURCES unit/collectives/cpp_api_test.cpp USES cenote_shared cenote_pool_shared)
 # The same on device buffers, over an emulated driver that the program loads as it would the real one.
 add_executable(collectives_device_buffers_test unit/collectives/device_buffers_test.c)
 target_include_directories(collectives_device_buffers_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)

@@ -53,6 +53,8 @@ if(NOT CENOTE_SANITIZE)  # as above
   cenote_test(vm_collectives_test SOURCES
       multi/collectives/operations_test.cpp multi/collectives/failure_test.cpp vm/collectives_modes.cpp
     USES cenote_vm cenote_collectives LABELS vm TIMEOUT 600)
+  cenote_test(vm_window_test SOURCES multi/collectives/window_test.cpp vm/collectives_modes.cpp
+    USES cenote_vm cenote_collectives LABELS vm TIMEOUT 300)
 endif()
 
 # What `cenote` does over verbs. What the address sanitizer could see of it, it sees without a VM.

@@ -1,5 +1,5 @@
-/* The C interface of libcenote: communicators whose collectives run over shared memory and TCP, on memory of
- * the process and of its CUDA devices.
+/* The C interface of libcenote: communicators whose collectives run over shared memory, RDMA and TCP, on
+ * memory of the process and of its CUDA devices, and whose ranks put into and get from each other's memory.
  *
  * General rules
  *  - Every function that can fail returns a cenote_status. CENOTE_SUCCESS is 0. The text of the last failure
@@ -73,7 +73,7 @@ typedef struct cenote_context cenote_context;
 
 typedef struct cenote_context_options {
   size_t size;            /**< sizeof(cenote_context_options) */
-  const char* transports; /**< in order of preference, comma-separated: "shm,tcp" (also the default, NULL) */
+  const char* transports; /**< in order of preference: "shm,verbs,tcp" (also the default, NULL) */
   const char* host; /**< address of this machine that TCP listens on and tells its peers; NULL: "127.0.0.1" */
   const char* cuda_library; /**< the CUDA driver's library, by the name or path that the process loads it by;
                                  NULL: "libcuda.so.1"; "": all buffers are host memory */
@@ -126,7 +126,9 @@ CENOTE_API void cenote_comm_destroy(cenote_comm* comm);
  * `reason` (may be NULL). Never waits. From any thread, while the communicator exists. */
 CENOTE_API void cenote_comm_abort(cenote_comm* comm, const char* reason);
 
+/** This rank's number; 0 for NULL. From any thread. */
 CENOTE_API uint32_t cenote_comm_rank(const cenote_comm* comm);
+/** How many ranks the group has; 0 for NULL. From any thread. */
 CENOTE_API uint32_t cenote_comm_ranks(const cenote_comm* comm);
 
 /* ---- operations ---- */
@@ -177,12 +179,15 @@ CENOTE_API cenote_status cenote_barrier(cenote_comm* comm, cenote_request* reque
  * earlier work failed, the operation fails with it. Errors: also CENOTE_NOT_SUPPORTED (the process has loaded
  * no CUDA driver). */
 
+/** cenote_allreduce after `stream`. */
 CENOTE_API cenote_status cenote_allreduce_stream(cenote_comm* comm, const void* send, void* recv,
                                                  size_t count, cenote_type type, cenote_op op, void* stream,
                                                  cenote_request* request);
+/** cenote_allgather after `stream`. */
 CENOTE_API cenote_status cenote_allgather_stream(cenote_comm* comm, const void* send, void* recv,
                                                  size_t count, cenote_type type, void* stream,
                                                  cenote_request* request);
+/** cenote_broadcast after `stream`. */
 CENOTE_API cenote_status cenote_broadcast_stream(cenote_comm* comm, void* buffer, size_t count,
                                                  cenote_type type, uint32_t root, void* stream,
                                                  cenote_request* request);
@@ -207,12 +212,15 @@ typedef struct cenote_buffer {
   const cenote_device_access* access; /**< copied during the call, not kept */
 } cenote_buffer;
 
+/** cenote_allreduce of described buffers. */
 CENOTE_API cenote_status cenote_allreduce_buffers(cenote_comm* comm, const cenote_buffer* send,
                                                   const cenote_buffer* recv, size_t count, cenote_type type,
                                                   cenote_op op, cenote_request* request);
+/** cenote_allgather of described buffers. */
 CENOTE_API cenote_status cenote_allgather_buffers(cenote_comm* comm, const cenote_buffer* send,
                                                   const cenote_buffer* recv, size_t count, cenote_type type,
                                                   cenote_request* request);
+/** cenote_broadcast of a described buffer. */
 CENOTE_API cenote_status cenote_broadcast_buffer(cenote_comm* comm, const cenote_buffer* buffer, size_t count,
                                                  cenote_type type, uint32_t root, cenote_request* request);
 
@@ -223,6 +231,90 @@ CENOTE_API cenote_status cenote_test(cenote_comm* comm, cenote_request* request,
 /** Waits until the operation is complete, its deadline has passed, or `timeout_ms` have (0: only its own
  * deadline). Spins briefly, then sleeps in the kernel. Errors: how the operation failed. */
 CENOTE_API cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t timeout_ms);
+
+/* ---- put, get and signals ---- */
+
+/* One-sided: a rank writes and reads memory of another, who makes no call for it but one that moves its
+ * communicator forward (cenote_test, cenote_wait, cenote_signal_count, cenote_signal_wait, cenote_progress):
+ * over shared memory and RDMA large pieces need none, over TCP and for small puts the target's next call
+ * takes them.
+ *
+ * Bytes of a put are in the target's memory when a signal that the same rank gave after it, or with it, has
+ * been counted there (cenote_signal_count, cenote_signal_wait). Nothing else says so: neither the request,
+ * whose end means that the caller's buffer may be used again, nor a barrier. A put, then a get of the same
+ * rank from the same target: the get reads what was put.
+ *
+ * Requests are those of collectives, for cenote_test and cenote_wait, and end in any order. At most 1024 are
+ * in flight on a communicator, fewer where a network's queue is shorter: starting one more is
+ * CENOTE_RESOURCE_EXHAUSTED, starts nothing and breaks nothing. What does not lie inside the target's part is
+ * CENOTE_INVALID_ARGUMENT before anything moves, and breaks nothing either. Every other failure breaks the
+ * communicator, as a collective's does: a target that died is CENOTE_PEER_FAILED and named; what is not
+ * complete after the communicator's operation timeout, or the timeout of cenote_wait, is
+ * CENOTE_DEADLINE_EXCEEDED. Threads: those of the communicator. */
+
+/** Memory of every rank that all ranks of a communicator may write and read: each has a part. */
+typedef struct cenote_window cenote_window;
+
+typedef struct cenote_window_options {
+  size_t size;  /**< sizeof(cenote_window_options) */
+  size_t bytes; /**< of this rank's part; 0: it has none. Ranks may differ */
+  void* memory; /**< NULL: the library allocates it, zeroed and page aligned. Otherwise the caller's own
+                     `bytes`, which outlive the window: host memory (not with shared memory among the
+                     transports), or, over RDMA, memory of a CUDA device */
+  uint32_t timeout_ms; /**< for cenote_window_create; 0: 30 s */
+} cenote_window_options;
+
+/** Collective: returns when all ranks have called it; from then on each is connected with every other.
+ * Errors: those of a collective; where a rank cannot make its part, all get its status, and it is named
+ * (CENOTE_NOT_SUPPORTED, CENOTE_RESOURCE_EXHAUSTED, ...): the communicator is not broken by that. */
+CENOTE_API cenote_status cenote_window_create(cenote_comm* comm, const cenote_window_options* options,
+                                              cenote_window** window);
+
+/** Ends this rank's part at once, without waiting: what others still put there, or get from there, fails with
+ * them and touches nothing here. So meet at a barrier first. Before the communicator is destroyed. */
+CENOTE_API void cenote_window_destroy(cenote_window* window);
+
+/** This rank's part (a device address where the caller gave one); NULL if it has none. Lives as long as the
+ * window, or as the caller's own memory. */
+CENOTE_API void* cenote_window_memory(const cenote_window* window);
+
+/** Bytes of the part of `rank`; 0 for a rank that there is not. */
+CENOTE_API size_t cenote_window_bytes(const cenote_window* window, uint32_t rank);
+
+/** A put that signals nothing. */
+#define CENOTE_NO_SIGNAL 0xffffffffU
+/** Counters that each rank has for each other: 0 .. CENOTE_SIGNALS - 1, for all windows of a communicator. */
+#define CENOTE_SIGNALS 32U
+
+/** Writes `bytes` of `src`, host memory, to `offset` in the part of `rank` (which may be this one), and then
+ * adds 1 to its counter `signal` for this rank. `src` is not changed before the request ends. */
+CENOTE_API cenote_status cenote_put(cenote_window* window, uint32_t rank, uint64_t offset, const void* src,
+                                    size_t bytes, uint32_t signal, cenote_request* request);
+
+/** Reads `bytes` at `offset` in the part of `rank` into `dst`, host memory: they are there when the request
+ * ends. */
+CENOTE_API cenote_status cenote_get(cenote_window* window, uint32_t rank, uint64_t offset, void* dst,
+                                    size_t bytes, cenote_request* request);
+
+/** Adds 1 to counter `signal` of `rank` for this rank: after all that this rank has put there. Errors: also
+ * CENOTE_INVALID_ARGUMENT while the communicator has had no window, which connects its ranks. */
+CENOTE_API cenote_status cenote_signal(cenote_comm* comm, uint32_t rank, uint32_t signal,
+                                       cenote_request* request);
+
+/** *count = how often `rank` has added to this rank's counter `signal`, from the communicator's beginning:
+ * what it had put before may be read. Makes progress, never blocks. Errors as cenote_signal. */
+CENOTE_API cenote_status cenote_signal_count(cenote_comm* comm, uint32_t rank, uint32_t signal,
+                                             uint64_t* count);
+
+/** Waits until that is `count` or more. `timeout_ms` 0, or more than it: the communicator's operation
+ * timeout; a wait that ends there (CENOTE_DEADLINE_EXCEEDED) breaks nothing and may be made again. Errors:
+ * also CENOTE_PEER_FAILED when `rank` has ended and the signal has not come. */
+CENOTE_API cenote_status cenote_signal_wait(cenote_comm* comm, uint32_t rank, uint32_t signal, uint64_t count,
+                                            uint32_t timeout_ms);
+
+/** Moves all that is in flight forward, never blocks: for a rank that has nothing to wait for, but serves
+ * others. */
+CENOTE_API cenote_status cenote_progress(cenote_comm* comm);
 
 #ifdef __cplusplus
 }

@@ -94,6 +94,7 @@ CENOTE_API void cenote_lease_destroy(cenote_lease* lease);
 CENOTE_API cenote_status cenote_lease_state(const cenote_lease* lease);
 /** Its name; lives as long as the lease. */
 CENOTE_API const char* cenote_lease_id(const cenote_lease* lease);
+/** How many devices it has; 0 for NULL. */
 CENOTE_API uint32_t cenote_lease_gpus(const cenote_lease* lease);
 
 typedef struct cenote_gpu_info {
@@ -104,7 +105,8 @@ typedef struct cenote_gpu_info {
   char agent[64];
 } cenote_gpu_info;
 
-/** Device `index` of the lease, from 0. */
+/** Device `index` of the lease, from 0, as the broker granted it. Errors: CENOTE_INVALID_ARGUMENT (no such
+ * device). */
 CENOTE_API cenote_status cenote_lease_gpu(const cenote_lease* lease, uint32_t index, cenote_gpu_info* info);
 
 /* ---- work ---- */
@@ -121,19 +123,30 @@ CENOTE_API cenote_status cenote_lease_open(cenote_lease* lease, uint32_t timeout
 /** What was made on the devices ends with it: memory, modules, kernels. */
 CENOTE_API void cenote_gpus_close(cenote_gpus* gpus);
 
+/* Errors of all that follow: CENOTE_INVALID_ARGUMENT (NULL, no such device), and CENOTE_DRIVER_ERROR for what
+ * the device or its worker answers, at this call or of earlier work: no memory, no such address or function,
+ * a worker that is gone, a lease that has ended. The text says which. */
+
+/** Free and total bytes of the leased share. Waits for an answer. */
 CENOTE_API cenote_status cenote_gpu_memory(cenote_gpus* gpus, uint32_t device, uint64_t* free_bytes,
                                            uint64_t* total_bytes);
+/** Memory of the device, by its address there: the caller's until cenote_gpu_free or the end of `gpus`. */
 CENOTE_API cenote_status cenote_gpu_alloc(cenote_gpus* gpus, uint32_t device, size_t bytes,
                                           uint64_t* address);
+/** Ends memory of cenote_gpu_alloc, after the device's earlier work. */
 CENOTE_API cenote_status cenote_gpu_free(cenote_gpus* gpus, uint32_t device, uint64_t address);
+/** Copies to the device, after its earlier work. `src` may be used again when the call returns. */
 CENOTE_API cenote_status cenote_gpu_upload(cenote_gpus* gpus, uint32_t device, uint64_t dst, const void* src,
                                            size_t bytes);
+/** Copies from the device, after its earlier work, and waits: the bytes are in `dst` when the call returns.
+ */
 CENOTE_API cenote_status cenote_gpu_download(cenote_gpus* gpus, uint32_t device, void* dst, uint64_t src,
                                              size_t bytes);
 
 /** PTX text (with its final 0 counted in `bytes`) or a fatbin. Lives as long as `gpus`. */
 CENOTE_API cenote_status cenote_gpu_load(cenote_gpus* gpus, uint32_t device, const void* image, size_t bytes,
                                          cenote_module** module);
+/** The function `name` of the module. Lives as long as `gpus`. */
 CENOTE_API cenote_status cenote_module_kernel(cenote_module* module, const char* name,
                                               cenote_kernel** kernel);
 /** `arguments[i]` points at argument i, as in cuLaunchKernel. Returns when the launch is on its way. */

@@ -30,6 +30,67 @@ static int copy_to(void* user, uint64_t device, const void* host, size_t bytes) 
   return 0;
 }
 
+/* Two ranks put into each other's memory. */
+static int windows(cenote_comm* comm, uint32_t rank) {
+  cenote_request request = {0};
+  uint64_t count = 7;
+  const uint32_t other = 1 - rank;
+  CHECK(cenote_signal(comm, other, 0, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(strstr(cenote_last_error(), "window") != NULL);
+
+  cenote_window* window = NULL;
+  cenote_window_options options = {0};
+  CHECK(cenote_window_create(comm, &options, &window) == CENOTE_INVALID_ARGUMENT && window == NULL);
+  CHECK(strstr(cenote_last_error(), "size") != NULL);
+  CHECK(cenote_window_create(NULL, &options, &window) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_window_create(comm, NULL, &window) == CENOTE_INVALID_ARGUMENT);
+  options.size = sizeof options;
+  options.bytes = 16 + rank;
+  CHECK(cenote_window_create(comm, &options, &window) == CENOTE_SUCCESS);
+  CHECK(cenote_window_bytes(window, 0) == 16 && cenote_window_bytes(window, 1) == 17);
+  CHECK(cenote_window_bytes(window, 2) == 0 && cenote_window_bytes(NULL, 0) == 0);
+  unsigned char* part = cenote_window_memory(window);
+  CHECK(part != NULL && part[0] == 0 && cenote_window_memory(NULL) == NULL);
+
+  unsigned char mine[8] = {1, 2, 3, 4, 5, 6, 7, (unsigned char)rank}, back[8] = {0};
+  CHECK(cenote_put(window, other, 8, mine, 8, 31, &request) == CENOTE_SUCCESS);
+  CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS && request.sequence == 0);
+  CHECK(cenote_signal_wait(comm, other, 31, 1, 0) == CENOTE_SUCCESS);
+  CHECK(part[8] == 1 && part[15] == other && part[7] == 0);
+  CHECK(cenote_get(window, other, 8, back, 8, &request) == CENOTE_SUCCESS);
+  int done = 0;
+  while (!done) CHECK(cenote_test(comm, &request, &done) == CENOTE_SUCCESS);
+  CHECK(memcmp(mine, back, 8) == 0);
+
+  CHECK(cenote_signal(comm, other, 0, &request) == CENOTE_SUCCESS);
+  CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS);
+  do {
+    CHECK(cenote_progress(comm) == CENOTE_SUCCESS);
+    CHECK(cenote_signal_count(comm, other, 0, &count) == CENOTE_SUCCESS);
+  } while (count == 0);
+  CHECK(count == 1);
+  CHECK(cenote_signal_wait(comm, other, 0, 2, 1) == CENOTE_DEADLINE_EXCEEDED);
+
+  /* Refused before anything moves, and nothing is broken by it. */
+  CHECK(cenote_put(window, other, 10, mine, 8, CENOTE_NO_SIGNAL, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(strstr(cenote_last_error(), "8 bytes at 10 of the") != NULL && request.sequence == 0);
+  CHECK(cenote_put(window, 2, 0, mine, 8, CENOTE_NO_SIGNAL, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_put(window, other, 0, NULL, 8, CENOTE_NO_SIGNAL, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_put(window, other, 0, mine, 8, CENOTE_SIGNALS, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_put(NULL, other, 0, mine, 8, CENOTE_NO_SIGNAL, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_get(window, other, 0, back, 8, NULL) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_get(window, other, UINT64_MAX, back, 8, &request) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_signal_count(comm, other, 0, NULL) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_signal_wait(NULL, 0, 0, 1, 0) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_progress(NULL) == CENOTE_INVALID_ARGUMENT);
+  CHECK(cenote_barrier(comm, &request) == CENOTE_SUCCESS);
+  CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS);
+  CHECK(part[0] == 0);
+  cenote_window_destroy(window);
+  cenote_window_destroy(NULL);
+  return 0;
+}
+
 static int run(struct rank* self) {
   cenote_comm_options options = {sizeof options};
   options.rank = self->number;
@@ -71,6 +132,9 @@ static int run(struct rank* self) {
   CHECK(strstr(cenote_last_error(), "overlap") != NULL);
   CHECK(cenote_barrier(comm, &request) == CENOTE_SUCCESS);
   CHECK(cenote_wait(comm, &request, 0) == CENOTE_SUCCESS);
+
+  const int window_line = windows(comm, self->number);
+  if (window_line != 0) return window_line;
 
   /* Rank 0 gives up; rank 1 hears of it. */
   if (self->number == 0) cenote_comm_abort(comm, "enough");
