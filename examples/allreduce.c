@@ -1,6 +1,7 @@
-/* Sums four numbers over ranks that are processes: build/release/examples/allreduce 0 2 prints an id; start
- * the other ranks as build/release/examples/allreduce 1 2 ID, on this machine or (with a host that they
- * reach) on others. */
+/* Sums four numbers over ranks that are processes, on this machine or (with a host in the context's options that they
+ * reach) on others:
+ *   allreduce 0 2        prints an id; in another terminal:
+ *   allreduce 1 2 ID */
 #include <cenote/cenote.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -30,6 +30,7 @@ SAMPLES = [
     ("direction", "collectives/a.h", '#include "pool/lease_token.h"\n', [1]),
     ("direction", "pool/a.cpp", '#include "perf/harness.h"\n#include "tests/unit/x.h"\n', [1, 2]),
     ("direction", "pool/a.cpp", '#include "pool/proto/cenote.grpc.pb.h"\n#include "cenote.pb.h"\n', []),
+    ("direction", "examples/a.c", '#include "a.ptx.h"\n#include "runtime/result.h"\n#include "../b.h"\n', [3]),
     ("direction", "pool/a.cpp", '#include "lease_token.h"\n#include "../runtime/result.h"\n', [1, 2]),
     ("direction", "cuda/kernels/a.cu", '#include "a_layout.h"\n#include "transports/a.h"\n', [2]),
     ("direction", "pool/a.cpp", '#include <runtime/result.h>\n', [1]),
