@@ -9,7 +9,9 @@ namespace {
 
 constexpr std::uint64_t cycle = 4096;                // perftest's: smaller messages walk through a page
 constexpr std::uint64_t most_window = 16ULL << 20U;  // bytes of slots that differ, for rails and --validate
-constexpr std::uint64_t overtakers = 8;              // rails that are this much faster than the slowest
+constexpr std::uint64_t cached_window = 1ULL << 20U;
+constexpr std::uint64_t few_places = 16;
+constexpr std::uint64_t overtakers = 8;  // rails that are this much faster than the slowest
 constexpr std::uint64_t least_memory = 4096;
 constexpr std::uint64_t most_warm_up = 100;
 
@@ -82,9 +84,14 @@ Plan plan_of(const Tool& tool, const Work& work, std::uint64_t size, bool ways) 
   const std::uint64_t kept = ways && !work.validate ? overtakers * plan.depth : plan.depth;
   const std::uint64_t apart = std::clamp<std::uint64_t>(most_window / plan.stride(), 1, kept);
   const std::uint64_t walking = std::max<std::uint64_t>(cycle / plan.stride(), 1);
-  // A message that is too long to be sent lies in a place of its own until the receiver has taken it.
   const bool in_turn = work.validate || ways || (tool.verb == Verb::send && size > cycle);
   plan.slots = static_cast<std::uint32_t>(tool.latency ? 1 : in_turn ? apart : walking);
+  // A message that is too long to be sent lies in a place of its own until the receiver has taken it; in no
+  // more of them than a cache holds.
+  if (tool.verb == Verb::send && !ways && !work.validate && size > cycle) {
+    const std::uint64_t cached = std::max<std::uint64_t>(cached_window / plan.stride(), few_places);
+    plan.slots = static_cast<std::uint32_t>(std::min(apart, cached));
+  }
   return plan;
 }
 

@@ -58,8 +58,21 @@ bool Run::conclude() {
 bool Run::serve() {
   while (!answered) {
     if (!turn() || !reap()) return false;
+    // of a byte that is written somewhere nobody is woken
+    if (idle_ > turns_before_yield && !plan.poll_memory && !rest()) return false;
   }
   return true;
+}
+
+// What is written to and read by a card needs nobody here; a processor that looks on is one less for the
+// rest.
+bool Run::rest() {
+  transport::Transport* const transports[] = {&ends_.transport};
+  auto woken = transport::wait(transports, Deadline::in(longest_rest), nullptr, "wait for the peer",
+                               Clock::duration{});
+  if (!woken && woken.error().code != ErrorCode::deadline_exceeded) return failed_by(woken);
+  idle_ = woken ? 0 : turns_before_yield;
+  return look();
 }
 
 bool Run::drain() {

@@ -67,7 +67,7 @@ class Run {
       idle_ = 0;
     } else if (++idle_ > turns_before_yield) {
       ::sched_yield();
-      if (idle_ % 64 == 0) return look();
+      if (idle_ % 1024 == 0) return look();
     }
     return (++turns_ % 256) != 0 || look();
   }
@@ -143,7 +143,9 @@ class Run {
 
  private:
   static constexpr std::uint64_t turns_before_yield = 512;
+  static constexpr auto longest_rest = std::chrono::milliseconds(100);
   bool look();
+  bool rest();
   bool take_step() {
     if (stepping_) return true;  // it waits for room itself
     stepping_ = true;

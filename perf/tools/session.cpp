@@ -90,7 +90,16 @@ Result<std::unique_ptr<Session>> Session::open(const Setup& setup, UniqueFd sock
       new Session(setup, std::move(socket), std::move(peer), client, cancel, std::move(hooks)));
   CENOTE_TRY(session->ended(session->greet(memory)));
   CENOTE_TRY(session->ended(session->join(memory)));
+  CENOTE_TRY(session->ended(session->stand()));
   return session;
+}
+
+// An endpoint takes what is posted before it stands, and setting it up is not what is measured.
+Result<void> Session::stand() {
+  const Plan none;
+  Run run(*ends_, none);
+  if (!run.signal(slot_confirm) || !run.await(slot_confirm) || !run.drain()) return fail(run.error());
+  return {};
 }
 
 Result<void> Session::greet(std::uint64_t& memory) {

@@ -56,6 +56,7 @@ class Session {
           Hooks hooks);
   Result<void> greet(std::uint64_t& memory);
   Result<void> join(std::uint64_t memory);
+  Result<void> stand();
   /// Whether transport and memory can do it. Errors: invalid_argument, not_supported.
   Result<void> check_plan(const Plan& plan) const;
   Result<Figures> run(const Plan& plan);

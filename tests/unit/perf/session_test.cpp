@@ -212,6 +212,23 @@ TEST(WriteLat, CannotPollWhatNoProcessorReads) {
   EXPECT_EQ(outcome.client_error->code, ErrorCode::not_supported);
 }
 
+// A peer that is late to connect delays what is measured, not its figures.
+TEST(Session, StandsOnBothSidesBeforeItIsOpen) {
+  constexpr auto late = std::chrono::milliseconds(300);
+  Hooks slow;
+  slow.memory = [&](std::span<std::byte> /*bytes*/) { std::this_thread::sleep_for(late); };
+  auto work = work_of(write_bw);
+  work.iterations = 4;
+  work.sizes = {4096};
+  const auto began = Clock::now();
+  const auto outcome = run_both(write_bw, "tcp", work, {}, slow);
+  expect_well(outcome);
+  const std::chrono::duration<double> all = Clock::now() - began, least = late;
+  ASSERT_GE(all, least);
+  const auto& figures = *outcome.client.at(0).bandwidth;
+  EXPECT_LT(static_cast<double>(figures.messages) / figures.message_rate, least.count() / 2);
+}
+
 class LongMessages : public ::testing::TestWithParam<std::string> {
  protected:
   Work work = work_of(send_bw);
