@@ -27,17 +27,20 @@ class Inbox {
   /// One that was charged; copied.
   void add(std::span<const std::byte> message) {
     const auto size = static_cast<std::uint32_t>(message.size());
-    const auto head = std::as_bytes(std::span(&size, 1));
-    if (empty() || read_ > message_window) {
-      bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(read_));
-      read_ = 0;
+    if (empty()) {
+      read_ = end_ = 0;
+    } else if (read_ > message_window) {
+      std::memmove(bytes_.data(), bytes_.data() + read_, end_ - read_);
+      end_ -= std::exchange(read_, 0);
     }
-    bytes_.insert(bytes_.end(), head.begin(), head.end());
-    bytes_.insert(bytes_.end(), message.begin(), message.end());
+    if (bytes_.size() - end_ < sizeof size + size) bytes_.resize(2 * (end_ + sizeof size + size));
+    std::memcpy(bytes_.data() + end_, &size, sizeof size);
+    if (size != 0) std::memcpy(bytes_.data() + end_ + sizeof size, message.data(), size);
+    end_ += sizeof size + size;
   }
-  [[nodiscard]] bool empty() const { return read_ == bytes_.size(); }
-  /// Bytes of memory in use, those already taken included.
-  [[nodiscard]] std::size_t held() const { return bytes_.size(); }
+  [[nodiscard]] bool empty() const { return read_ == end_; }
+  /// Bytes of messages, those already taken included.
+  [[nodiscard]] std::size_t held() const { return end_; }
   /// The oldest into `out`: its size. Not empty(). Errors: invalid_argument (longer than `out`; it stays).
   Result<std::optional<std::size_t>> take(std::span<std::byte> out) {
     std::uint32_t size = 0;
@@ -56,8 +59,9 @@ class Inbox {
   [[nodiscard]] std::size_t credit() { return due_ >= message_window / 4 ? std::exchange(due_, 0) : 0; }
 
  private:
-  Bytes bytes_;              ///< u32 size, bytes, of each
+  Bytes bytes_;              ///< u32 size, bytes, of each; then room
   std::size_t read_ = 0;     ///< where the oldest begins
+  std::size_t end_ = 0;      ///< of the latest
   std::size_t charged_ = 0;  ///< held here, as the peer counts it
   std::size_t due_ = 0;      ///< taken, not said so
 };

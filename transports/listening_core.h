@@ -55,6 +55,10 @@ class ListeningCore {
   void log_debug(const std::string& text) const {
     if (log != nullptr) log->debug("{} {}", self.header.kind, text);
   }
+  /// What the people who run the machine want to hear of, though nobody's operation has failed.
+  void log_warning(const std::string& text) const {
+    if (log != nullptr) log->warn("{} {}", self.header.kind, text);
+  }
   /// Fails every endpoint; nothing is served any more.
   void shut() {
     for (Endpoint* endpoint : endpoints) endpoint->close("its transport was destroyed");

@@ -95,7 +95,9 @@ class Nic {
   /// The buffer goes back to the receive queue, at the next give_back() at the latest.
   void free_slot(std::uint32_t index) { free_.push_back(index); }
   Result<void> give_back();
-  [[nodiscard]] bool has_free_slots() const { return !free_.empty(); }
+  [[nodiscard]] std::size_t free_slots() const { return free_.size(); }
+  /// As many of them wait for a moment without anything else to do.
+  [[nodiscard]] std::size_t slots_kept() const { return receive_list_.size() / 8 + 1; }
 
   /// Wakes the sleeper at the next completion.
   Result<void> request_wakeup();
@@ -107,11 +109,24 @@ class Nic {
   const VerbsApi& api;
   Port port;
   std::uint8_t port_number = 1;
-  std::uint32_t max_chunk = 0;                     ///< bytes of one work request
-  std::uint32_t max_depth = 0;                     ///< work requests of a queue pair
-  std::uint32_t next_path = 0;                     ///< counts queue pairs that were given path bits
-  std::uint32_t send_room = 0;                     ///< of the completion queue, for what is sent
-  std::unordered_map<std::uint32_t, Rail*> rails;  ///< by queue pair number
+  std::uint32_t max_chunk = 0;  ///< bytes of one work request
+  std::uint32_t max_depth = 0;  ///< work requests of a queue pair
+  std::uint32_t next_path = 0;  ///< counts queue pairs that were given path bits
+  std::uint32_t send_room = 0;  ///< of the completion queue, for what is sent
+  /// Null: it is none, or no more.
+  [[nodiscard]] Rail* rail_of(std::uint32_t queue_pair) {
+    if (queue_pair != latest_.first) {
+      const auto found = rails_.find(queue_pair);
+      if (found == rails_.end()) return nullptr;
+      latest_ = *found;
+    }
+    return latest_.second;
+  }
+  void add(std::uint32_t queue_pair, Rail* rail) { rails_[queue_pair] = rail; }
+  void remove(std::uint32_t queue_pair) {
+    rails_.erase(queue_pair);
+    latest_ = {};
+  }
   Owned<ibv_context> context;
   Owned<ibv_pd> pd;
   Owned<ibv_comp_channel> channel;
@@ -126,6 +141,8 @@ class Nic {
   [[nodiscard]] Error not_registered(std::size_t bytes, int number) const;
   Result<void> make_queues(const ibv_device_attr& device, const VerbsOptions& options);
 
+  std::unordered_map<std::uint32_t, Rail*> rails_;  ///< by queue pair number
+  std::pair<std::uint32_t, Rail*> latest_{};        ///< that was asked for
   std::vector<std::byte> slots_;
   Mr slots_mr_;
   std::vector<std::uint32_t> free_;

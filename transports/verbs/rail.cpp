@@ -21,13 +21,13 @@ Result<std::unique_ptr<Rail>> Rail::create(VerbsEndpoint& owner, Nic& nic, std::
                                            std::uint32_t id, const VerbsOptions& options) {
   std::unique_ptr<Rail> rail(new Rail(owner, nic, nic_index, id));
   CENOTE_TRY(rail->make_queue_pair(options));
-  nic.rails[rail->queue_pair()] = rail.get();
+  nic.add(rail->queue_pair(), rail.get());
   return rail;
 }
 
 Rail::~Rail() {
   nic_.send_room += static_cast<std::uint32_t>(sent_.size());
-  if (qp_) nic_.rails.erase(queue_pair());
+  if (qp_) nic_.remove(queue_pair());
 }
 
 Result<void> Rail::make_queue_pair(const VerbsOptions& options) {

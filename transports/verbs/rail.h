@@ -42,6 +42,10 @@ struct Piece {
   std::uint64_t remote = 0;       ///< there
   std::uint64_t unused_too = 0;
 
+  /// A small get, all of its operation, into memory of the CPU.
+  [[nodiscard]] bool is_whole_get() const {
+    return purpose == Purpose::get && operation == ~0U && block == ~0U && !on_device && length <= 8192;
+  }
   [[nodiscard]] bool writes() const { return purpose == Purpose::put && length != 0; }
 };
 static_assert(sizeof(Piece) == 64);
@@ -116,13 +120,25 @@ class Rail {
   /// posted.
   int write_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey) {
     write_.opcode = IBV_WR_RDMA_WRITE;
-    return post_inline(bytes, remote, rkey);
+    return post_one(bytes, remote, rkey, IBV_SEND_INLINE);
   }
   int write_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey,
                    std::uint32_t immediate) {
     write_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     write_.imm_data = htobe32(immediate);
-    return post_inline(bytes, remote, rkey);
+    return post_one(bytes, remote, rkey, IBV_SEND_INLINE);
+  }
+  /// The same of a read into registered memory, and of a message from it (`local_key`).
+  int read(std::span<std::byte> into, std::uint32_t local_key, std::uint64_t remote, std::uint32_t rkey) {
+    write_.opcode = IBV_WR_RDMA_READ;
+    write_part_.lkey = local_key;
+    return post_one(into, remote, rkey, 0);
+  }
+  int send(std::span<const std::byte> bytes, std::uint32_t local_key) {
+    write_.opcode = IBV_WR_SEND;
+    write_part_.lkey = local_key;
+    const unsigned inlined = bytes.size() <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0U;
+    return post_one(bytes, 0, 0, inlined | (bytes.size() > large_ ? unsigned{IBV_SEND_SIGNALED} : 0U));
   }
   /// Asks for a completion where some are under way that none would tell of.
   Result<void> poke();
@@ -200,11 +216,10 @@ class Rail {
     if (sent_.size() < quiet_) next_ask_ = posted_ + 1;
   }
   // All is counted before the call, so that little has to be kept over it.
-  int post_inline(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey) {
+  int post_one(std::span<const std::byte> bytes, std::uint64_t remote, std::uint32_t rkey, unsigned flags) {
     const std::uint32_t number = posted_ + 1;
-    unsigned flags = IBV_SEND_INLINE;
-    if (is_asked_for(number)) {
-      flags = unsigned{IBV_SEND_INLINE} | unsigned{IBV_SEND_SIGNALED};
+    if (is_asked_for(number) || (flags & IBV_SEND_SIGNALED) != 0) {
+      flags |= unsigned{IBV_SEND_SIGNALED};
       ask(number);
     }
     posted_ = number;
@@ -246,7 +261,7 @@ class Rail {
   std::array<ibv_sge, 16> list_parts_{};
   std::size_t queued_ = 0;
   std::vector<Piece> refused_pieces_;
-  // What post_inline() posts: most of it stays from write to write.
+  // What post_one() posts: most of it stays from write to write.
   ibv_send_wr write_{};
   ibv_sge write_part_{};
   ibv_send_wr* refused_ = nullptr;

@@ -28,9 +28,16 @@ std::string milliseconds_since(Clock::time_point when) {
 
 void VerbsEndpoint::lane_failed(Lane& lane, std::string why) {
   if (!lane.alive()) return;
-  core_->log_debug("rail to " + peer_name_ + " failed: " + why);
-  lane.why = std::move(why);
   lane.state = Lane::State::failing;
+  const std::string text = "rail to " + peer_name_ + " failed: " + why;
+  const auto others =
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.alive(); });
+  if (others != 0) {
+    core_->log_warning(text + "; others that carry on: " + std::to_string(others));
+  } else {
+    core_->log_debug(text);
+  }
+  lane.why = std::move(why);
   open_ = nullptr;
   unwell_ = true;
   ++recovering_;
@@ -190,7 +197,7 @@ void VerbsEndpoint::lane_is_up(Lane& lane) {
   lane.state = Lane::State::alive;
   open_ = nullptr;
   lane.pause = first_pause;
-  core_->log_debug("rail to " + peer_name_ + " is back: " + lane.rail->text());
+  core_->log_warning("rail to " + peer_name_ + " is back: " + lane.rail->text());
   core_->happened = true;
 }
 

@@ -23,6 +23,7 @@ Lane* VerbsEndpoint::open_lane() {
 template <bool with_signal>
 inline void VerbsEndpoint::post_at_once(Lane& lane, std::span<const std::byte> src, std::uint64_t remote,
                                         std::uint32_t signal, std::uint64_t tag) {
+  core_->settled = false;
   Rail& rail = *lane.rail;
   const auto event = static_cast<std::uint32_t>(events_sent_ + 1);
   const auto slot = static_cast<std::uint8_t>(signal);
@@ -55,13 +56,13 @@ inline void VerbsEndpoint::post_at_once(Lane& lane, std::span<const std::byte> s
   const int failed = with_signal ? rail.write_inline(src, remote, rkey, immediate_of(event, 1, slot))
                                  : rail.write_inline(src, remote, rkey);
   if (failed != 0) [[unlikely]]
-    return put_refused(lane, failed);
+    return post_refused(lane, failed);
   if (!lane.alone) lane.note_write(rail.latest());
 }
 
-void VerbsEndpoint::put_refused(Lane& lane, int error) {
+void VerbsEndpoint::post_refused(Lane& lane, int error) {
   const Piece& piece = lane.rail->next_piece();
-  if (!lane.alone) lane.note_write(piece);
+  if (!lane.alone && piece.writes()) lane.note_write(piece);
   lane.refused.push_back(piece);
   lane_failed(lane, lane.rail->text() + ": " + cenote::system_error("post to the card", error).message());
 }

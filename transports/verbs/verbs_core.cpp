@@ -146,6 +146,7 @@ bool VerbsCore::poll(Nic& nic, bool& dry) {
     const int count = nic.api.poll_cq(nic.cq.get(), completions_at_once, completions.data());
     if (count <= 0) {
       if (count < 0) fail_all(nic, "poll of its completion queue failed: " + std::to_string(count));
+      give_back(nic, 1);
       return any;
     }
     any = true;
@@ -157,13 +158,16 @@ bool VerbsCore::poll(Nic& nic, bool& dry) {
         sent(completion);
       }
     }
-    if (nic.has_free_slots()) {
-      if (auto given = nic.give_back(); !given) fail_all(nic, given.error().message());
-    }
+    give_back(nic, nic.slots_kept());
     if (count < static_cast<int>(completions_at_once)) return any;
   }
   dry = false;
   return any;
+}
+
+void VerbsCore::give_back(Nic& nic, std::size_t least) {
+  if (nic.free_slots() < least) return;
+  if (auto given = nic.give_back(); !given) fail_all(nic, given.error().message());
 }
 
 void VerbsCore::sent(const ibv_wc& completion) {
@@ -184,9 +188,9 @@ void VerbsCore::sent(const ibv_wc& completion) {
 void VerbsCore::received(Nic& nic, const ibv_wc& completion) {
   const auto slot = static_cast<std::uint32_t>(completion.wr_id);
   if (completion.status == IBV_WC_SUCCESS) {
-    const auto found = nic.rails.find(completion.qp_num);
-    if (found != nic.rails.end() && found->second->owner() != nullptr)
-      found->second->owner()->arrived(*found->second, completion, nic.slot(slot));
+    const Rail* const rail = nic.rail_of(completion.qp_num);
+    if (rail != nullptr && rail->owner() != nullptr)
+      rail->owner()->arrived(*rail, completion, nic.slot(slot));
   }
   nic.free_slot(slot);
 }
@@ -203,6 +207,13 @@ bool VerbsCore::progress() {
     look_soon = any = true;
   }
   any = poll(dry) || any;
+  const bool due = reception.due();
+  if (!any && settled && !due) [[likely]]
+    return false;
+  return proceed(any, dry, due);
+}
+
+bool VerbsCore::proceed(bool any, bool dry, bool due) {
   if (gated) [[unlikely]]
     any = settle() || any;
   bool ending = false;
@@ -211,13 +222,17 @@ bool VerbsCore::progress() {
     if (endpoint->is_unsettled()) look_soon = true;
     ending = ending || endpoint->is_ending();
   }
-  if (look_soon || ending || reception.due()) any = look() || any;
+  if (look_soon || ending || due) any = look() || any;
   for (VerbsEndpoint* endpoint : endpoints) {
     if (!endpoint->is_calm()) any = endpoint->retire_rails(dry) || any;
     if (ending) any = endpoint->finish_ending(dry) || any;
   }
   if (!partings_.empty()) any = proceed_partings() || any;
-  return std::exchange(happened, false) || any;
+  any = std::exchange(happened, false) || any;
+  settled = !any && !ending && !gated && !look_soon && partings_.empty() &&
+            std::all_of(endpoints.begin(), endpoints.end(),
+                        [](const VerbsEndpoint* endpoint) { return endpoint->is_settled(); });
+  return any;
 }
 
 Result<std::shared_ptr<Pinned>> VerbsCore::pinned_for(const std::shared_ptr<const DeviceAccess>& device) {
@@ -323,6 +338,7 @@ bool VerbsCore::arm() {
 void VerbsCore::disarm() {
   for (const auto& nic : nics) nic->take_wakeups();
   look_soon = true;
+  settled = false;
 }
 
 void VerbsCore::part(Parting parting) {

@@ -73,6 +73,9 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   void break_waiting(const Error& error);
   /// Counts the calls of progress(): what was polled dry in a later one than a note came in, came before it.
   [[nodiscard]] std::uint64_t round() const { return round_; }
+  /// Whether the latest progress() left nothing to do but to wait for completions and to look at the sockets
+  /// now and then. Whoever posts, or changes how an endpoint stands, clears it (or sets `happened`).
+  bool settled = false;
   [[nodiscard]] const std::vector<Port>& ports() const { return ports_; }
   [[nodiscard]] const RailHome& home() const { return home_; }
 
@@ -103,6 +106,9 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   /// True: completions came. `dry`: none is left.
   bool poll(bool& dry);
   bool poll(Nic& nic, bool& dry);
+  bool proceed(bool any, bool dry, bool due);
+  /// Its free buffers go back to its receive queue, if there are that many.
+  void give_back(Nic& nic, std::size_t least);
   void sent(const ibv_wc& completion);
   void received(Nic& nic, const ibv_wc& completion);
   void fail_all(const Nic& nic, const std::string& cause);

@@ -7,7 +7,6 @@ namespace cenote::transport::verbs {
 namespace {
 
 constexpr std::size_t most_keys = 4096;
-constexpr std::size_t reserved_blocks = 32;  // messages that wait leave as many to what is in front of them
 
 Error error_of(ibv_wc_status status, const Rail& rail) {
   Error error{ErrorCode::system_error, "move bytes", explain(status)};
@@ -43,6 +42,7 @@ Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<Ve
   std::unique_ptr<VerbsEndpoint> made(
       new VerbsEndpoint(std::move(core), std::move(peer), std::move(peer_name), channel, deadline));
   made->core_->add(made.get());
+  made->core_->settled = false;
   made->side_ = std::make_unique<SideChannel>(
       SideChannel::Parties{made->core_->self.header, made->peer_.header, channel});
   if (made->side_->dials()) {
@@ -128,26 +128,6 @@ std::uint32_t VerbsEndpoint::key_index(const VerbsKey& key) {
   return latest_key_;
 }
 
-Result<void> VerbsEndpoint::get(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag) {
-  if (failure_) return failed();
-  if (full()) return queue_full("get");
-  if (dst.empty()) {
-    finish(tag);
-    core_->happened = true;
-    return {};
-  }
-  Request request;
-  CENOTE_TRY(check(src, dst.size(), "get", request));
-  request.kind = Kind::get;
-  request.local = dst.data();
-  request.size = dst.size();
-  request.tag = tag;
-  ++stats_.gets;
-  ++operations_;
-  submit(request);
-  return {};
-}
-
 Result<void> VerbsEndpoint::atomic_add(RemoteSlice dst, std::uint64_t value, std::uint64_t* old,
                                        std::uint64_t tag) {
   if (failure_) return failed();
@@ -174,29 +154,8 @@ Result<void> VerbsEndpoint::atomic_add(RemoteSlice dst, std::uint64_t value, std
   return {};
 }
 
-Result<void> VerbsEndpoint::send(std::span<const std::byte> message) {
-  if (failure_) [[unlikely]]
-    return failed();
-  if (message.size() > max_message)
-    return fail(ErrorCode::invalid_argument, "send",
-                std::to_string(message.size()) + " bytes are more than one message takes");
-  const std::size_t charge = message.size() + message_charge;
-  if (window_used_ + charge > message_window || core_->blocks.left() <= reserved_blocks)
-    return queue_full("send");
-  Request request;
-  request.kind = Kind::message;
-  request.block = core_->blocks.take();
-  request.size = message.size();
-  if (!message.empty())
-    std::memcpy(core_->blocks.at(request.block) + sizeof(MessageHead), message.data(), message.size());
-  window_used_ += charge;
-  ++stats_.sends;
-  stats_.bytes_sent += message.size();
-  submit(request);
-  return done();
-}
-
 void VerbsEndpoint::submit(Request& request) {
+  core_->settled = false;
   if (core_->device_regions != 0) [[unlikely]]
     note_memory(request);
   if (stage_ == Stage::ready && waiting_.empty()) {
@@ -245,6 +204,11 @@ bool VerbsEndpoint::flush(bool last) {
   return any;
 }
 
+bool VerbsEndpoint::is_settled() const {
+  return is_calm() && std::none_of(lanes_.begin(), lanes_.end(),
+                                   [](const Lane& lane) { return lane.alive() && lane.rail->needs_poke(); });
+}
+
 void VerbsEndpoint::poke_rails(bool last) {
   for (Lane& lane : lanes_) {
     if (!lane.alive() || !lane.rail->needs_poke() || (lane.rail->is_busy() && !last)) continue;
@@ -263,6 +227,10 @@ void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status s
   while (rail.finished() != end && !rail.idle()) {
     if (lane.alone && rail.oldest().plain) [[likely]] {
       finish_plain(rail, end - rail.finished());
+      continue;
+    }
+    if (lane.alone && rail.oldest().is_whole_get()) {
+      finish_get(rail);
       continue;
     }
     const Piece piece = rail.take_oldest();

@@ -1,6 +1,6 @@
 // VerbsEndpoint: one connected pair over rails. How the sides agree is in negotiate.cpp, what the caller asks
-// for in verbs_endpoint.cpp, how it is cut into pieces and posted in issue.cpp, what comes in in
-// verbs_receive.cpp, and what happens when a rail dies in recovery.cpp.
+// for in verbs_endpoint.cpp, how it is cut into pieces and posted in issue.cpp (small_*.cpp: the usual small
+// one, at once), what comes in in verbs_receive.cpp, and what happens when a rail dies in recovery.cpp.
 #pragma once
 
 #include <array>
@@ -61,6 +61,8 @@ class VerbsEndpoint final : public EndpointBase {
   void sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status);
   /// Whether there is nothing to retire, and nothing to flush but what needs a poke.
   [[nodiscard]] bool is_calm() const { return open_ != nullptr && !unwell_ && !side_->has_unsent(); }
+  /// Calm, and no rail that would be poked.
+  [[nodiscard]] bool is_settled() const;
   void arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot);
   /// Ends it when what came before its peer's end has been taken. `dry`: no completion is left.
   bool finish_ending(bool dry);
@@ -160,11 +162,17 @@ class VerbsEndpoint final : public EndpointBase {
   template <bool with_signal>
   void post_at_once(Lane& lane, std::span<const std::byte> src, std::uint64_t remote, std::uint32_t signal,
                     std::uint64_t tag);
-  [[gnu::cold]] void put_refused(Lane& lane, int error);
+  [[gnu::cold]] void post_refused(Lane& lane, int error);
+  /// The oldest of `rail`, a get of one piece into place.
+  void finish_get(Rail& rail);
   /// The plain pieces among the `count` oldest of `rail`, up to the first other one.
   void finish_plain(Rail& rail, std::uint32_t count);
   [[gnu::cold]] Result<void> put_in_general(std::span<const std::byte> src, RemoteSlice dst,
                                             std::uint32_t signal, std::uint64_t tag);
+  // small_get.cpp, small_send.cpp
+  Result<void> get_in_general(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag);
+  /// Its body is in `block`, behind the room for its head.
+  void post_message(Lane& lane, std::uint32_t block, std::size_t size);
   // issue.cpp: true = posted whole
   Result<bool> issue(Request& request);
   Result<bool> issue_any(Request& request);

@@ -50,8 +50,11 @@ Result<void> VerbsEndpoint::take_message(std::span<const std::byte> bytes) {
       !inbox_.charge(bytes.size() - sizeof head))
     return nonsense("more messages than it was given room for");
   const EventPart part{head.number & number_mask, head.parts, message_slot, true, bytes};
-  if (order_.is_next(part)) return deliver(message_slot, bytes);
-  return take_part(part);
+  if (!order_.is_next(part)) return take_part(part);
+  if (head.type != static_cast<std::uint8_t>(MessageType::message) || core_->gated)
+    return deliver(message_slot, bytes);
+  inbox_.add(bytes.subspan(sizeof head));
+  return done();
 }
 
 Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte> message) {
@@ -91,6 +94,7 @@ void VerbsEndpoint::tell(std::uint8_t slot, std::span<const std::byte> message) 
 }
 
 Result<std::optional<std::size_t>> VerbsEndpoint::receive(std::span<std::byte> out) {
+  if (inbox_.empty() && !failure_) return std::nullopt;
   auto taken = receive_from(inbox_, out);
   if (const std::size_t credit = inbox_.credit(); credit != 0 && !failure_) {
     Request request;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <random>
 
+#include "runtime/log.h"
 #include "tests/unit/transports/pair.h"
 #include "tests/unit/transports/verbs/scripted_provider.h"
 #include "tests/unit/transports/verbs/stream.h"
@@ -30,6 +31,7 @@ struct TwoRails {
   std::unique_ptr<Transport> start(std::size_t which) {
     VerbsOptions options;
     options.api = apis[which].get();
+    options.log = log.get();
     return make_verbs_transport(options).value();
   }
   bool until(const std::function<bool()>& done) const { return drive({left.get(), right.get()}, done); }
@@ -40,6 +42,11 @@ struct TwoRails {
     return count;
   }
 
+  std::vector<std::string> warnings;
+  std::unique_ptr<Logger> log =
+      Logger::create(
+          {.level = LogLevel::warn, .sink = [this](std::string_view line) { warnings.emplace_back(line); }})
+          .value();
   ScriptedFabric fabric;
   std::vector<verbs::test::ScriptedProcess> processes;
   std::vector<std::shared_ptr<const verbs::VerbsApi>> apis;
@@ -113,6 +120,53 @@ TEST(Rails, ARequestThatTheCardDoesNotTakeIsPostedAgain) {
     there.expect_wiped();
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(Rails, ASmallGetOrMessageThatTheCardDoesNotTakeIsPostedAgain) {
+  for (const bool message : {false, true}) {
+    TwoRails world(8);
+    const auto there = region(*world.right, 64), here = region(*world.left, 64);
+    const Bytes data = pattern(16, 8);
+    std::memcpy(there->bytes().data(), data.data(), data.size());
+    Completion done;
+    const auto get = [&] {
+      return world.to_right->get(here->bytes().first(16), {&there->key(), 0}, 7).has_value();
+    };
+    const auto got = [&] { return world.to_right->poll(std::span(&done, 1)) == 1; };
+    ASSERT_TRUE(get());
+    ASSERT_TRUE(world.until(got));
+    std::memset(here->bytes().data(), 0, 16);
+    world.processes[0].refuse(verbs::test::Call::post_send, ENOMEM);
+    if (message) {
+      Bytes came(16);
+      ASSERT_TRUE(world.to_right->send(data));
+      ASSERT_TRUE(world.until([&] { return world.to_left->receive(came).value().has_value(); }));
+      EXPECT_EQ(came, data);
+    } else {
+      ASSERT_TRUE(get());
+      ASSERT_TRUE(world.until(got));
+      EXPECT_FALSE(done.error);
+      EXPECT_TRUE(same(here->bytes().first(16), data));
+    }
+    EXPECT_FALSE(world.to_right->failure());
+  }
+}
+
+TEST(Rails, OneThatFailsIsAWarningAndSoIsItsReturn) {
+  TwoRails world(9);
+  const auto warned = [&](const std::string& text) {
+    return std::any_of(world.warnings.begin(), world.warnings.end(),
+                       [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  };
+  Stream there(*world.to_right, *world.to_left, *world.right, 5);
+  there.begin(4);
+  ASSERT_TRUE(world.until([&] { return there.step(), there.done(); }));
+  EXPECT_TRUE(world.warnings.empty()) << world.warnings.front();
+  world.fabric.link_down("a1");
+  ASSERT_TRUE(world.until([&] { return warned("rail to right failed: "); }));
+  EXPECT_TRUE(warned("PORT_ERR") && warned("others that carry on: 1")) << world.warnings.front();
+  world.fabric.link_up("a1");
+  ASSERT_TRUE(world.until([&] { return warned("rail to right is back: a1:1"); }));
 }
 
 TEST(Rails, CarryALargePutTogether) {
