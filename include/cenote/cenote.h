@@ -234,10 +234,9 @@ CENOTE_API cenote_status cenote_wait(cenote_comm* comm, cenote_request* request,
 
 /* ---- put, get and signals ---- */
 
-/* One-sided: a rank writes and reads memory of another, who makes no call for it but one that moves its
- * communicator forward (cenote_test, cenote_wait, cenote_signal_count, cenote_signal_wait, cenote_progress):
- * over shared memory and RDMA large pieces need none, over TCP and for small puts the target's next call
- * takes them.
+/* One-sided: a rank writes and reads memory of another, who makes no call for it but those that move its
+ * communicator forward (cenote_test, cenote_wait, cenote_signal_count, cenote_signal_wait, cenote_progress).
+ * What a target that makes none has nevertheless received depends on the transport: over TCP, nothing.
  *
  * Bytes of a put are in the target's memory when a signal that the same rank gave after it, or with it, has
  * been counted there (cenote_signal_count, cenote_signal_wait). Nothing else says so: neither the request,
