@@ -12,7 +12,7 @@ cenote_test(transports_hostile_test
     unit/transports/hostile_small_puts_test.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 # The same suite over UCX's shared memory and TCP.
-cenote_test(transports_ucx_test SOURCES ${conformance} unit/transports/ucx/kinds.cpp
+cenote_test(transports_ucx_test SOURCES ${conformance} unit/transports/ucx/kinds.cpp unit/transports/ucx/memory_test.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 cenote_test(transports_ucx_end_test
   SOURCES multi/transports/death_test.cpp multi/transports/farewell_test.cpp unit/transports/ucx/kinds.cpp

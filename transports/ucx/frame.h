@@ -1,4 +1,4 @@
-// What travels between two UCX endpoints: active messages, each one Frame as its header and up to chunk_size
+// What travels between two UCX endpoints: active messages, each one Frame as its header and up to max_chunk
 // bytes.
 #pragma once
 
@@ -34,7 +34,7 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 56);
 
-inline constexpr std::size_t chunk_size = 60'000;  // one packet over UCX's TCP; large enough for its others
+inline constexpr std::size_t max_chunk = 250'000;
 inline constexpr std::size_t max_message = 4096;
 inline constexpr std::size_t max_reason = 512;
 

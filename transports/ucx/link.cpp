@@ -10,7 +10,7 @@ namespace {
 /// ever the last one, and only where as much as this is on its way and may fill a socket. Its flush would
 /// tell, but over TCP it waits for the peer, and UCX 1.13 aborts the process when the peer dies meanwhile.
 constexpr std::uint64_t surely_left = 16'384;
-constexpr int settle_turns = 2000, close_turns = 10'000;
+constexpr int close_turns = 10'000;
 
 }  // namespace
 
@@ -83,17 +83,21 @@ std::uint64_t Link::post(const Frame& frame, std::span<const std::byte> data, Pa
     used.copy.assign(data.begin(), data.end());
     data = used.copy;
   }
+  used.source = {data.data(), data.size()};
   ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = &Link::sent;
   param.user_data = &used;
+  param.datatype = worker_.source_type();
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
   used.number = posted_ + 1;
   used.busy = true;
   used.referring = payload == Payload::referred;
   ++tail_;
   auto* result = worker_.api().am_send_nbx(ep_, Worker::message_id, &used.frame, sizeof used.frame,
-                                           data.data(), data.size(), &param);
+                                           &used.source, 1, &param);
   if (UCS_PTR_IS_ERR(result)) {
     --tail_;
     used.busy = used.referring = false;
@@ -124,12 +128,13 @@ void Link::confirm(std::uint64_t number) {
   if (number == posted_) unconfirmed_ = 0;
 }
 
-bool Link::settle() {
-  const auto refers = [this] {
-    return std::any_of(slots_->begin(), slots_->end(), [](const Slot& s) { return s.busy && s.referring; });
-  };
-  for (int i = 0; i < settle_turns && refers(); ++i) (void)worker_.progress();
-  return !refers();
+void Link::take_back(std::uint64_t session) {
+  for (Slot& slot : *slots_) {
+    if (!slot.busy || !slot.referring || slot.frame.session != session) continue;
+    slot.copy.assign(slot.source.at, slot.source.at + slot.source.size);
+    slot.source.at = slot.copy.data();
+    slot.referring = false;
+  }
 }
 
 void Link::close() {

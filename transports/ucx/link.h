@@ -14,7 +14,7 @@
 
 namespace cenote::transport::ucx {
 
-/// What becomes of a frame's payload while UCX has not sent it.
+/// Where a frame's payload lies while UCX has not sent it.
 enum class Payload : bool { copied, referred };
 
 class Link {
@@ -37,13 +37,15 @@ class Link {
   [[nodiscard]] bool in_doubt() const;
   /// The peer has had all frames up to this one.
   void confirm(std::uint64_t number);
-  /// Lets UCX send on, until it refers to no payload any more. False: the peer takes nothing.
-  bool settle();
+  /// Takes copies of the payloads that frames of this session still refer to: their memory is the caller's
+  /// again.
+  void take_back(std::uint64_t session);
   /// Gives it back to UCX. Only where it is at fault, or its peer has gone long ago: UCX 1.13 aborts the
   /// process when a TCP connection is lost while it is being closed. Only outside of UCX's callbacks.
   void close();
   /// Leaves it to the end of the worker.
   void abandon();
+  [[nodiscard]] ucp_ep_h get() const { return ep_; }
   /// Why it is of no use any more.
   [[nodiscard]] std::optional<ucs_status_t> fault() const { return fault_; }
 
@@ -53,6 +55,7 @@ class Link {
   struct Slot {
     Frame frame;
     Bytes copy;
+    Source source;
     std::uint64_t number = 0;
     bool busy = false;
     bool referring = false;

@@ -67,6 +67,8 @@ Result<void> find_all(void* handle, UcpApi& api) {
   need("ucp_ep_flush_nbx", api.ep_flush_nbx);
   need("ucp_am_send_nbx", api.am_send_nbx);
   need("ucp_am_recv_data_nbx", api.am_recv_data_nbx);
+  need("ucp_dt_create_generic", api.dt_create_generic);
+  need("ucp_dt_destroy", api.dt_destroy);
   need("ucp_request_check_status", api.request_check_status);
   need("ucp_request_free", api.request_free);
   need("ucs_status_string", api.status_string);

@@ -30,6 +30,8 @@ struct UcpApi {
   decltype(&::ucp_ep_flush_nbx) ep_flush_nbx = nullptr;
   decltype(&::ucp_am_send_nbx) am_send_nbx = nullptr;
   decltype(&::ucp_am_recv_data_nbx) am_recv_data_nbx = nullptr;
+  decltype(&::ucp_dt_create_generic) dt_create_generic = nullptr;
+  decltype(&::ucp_dt_destroy) dt_destroy = nullptr;
   decltype(&::ucp_request_check_status) request_check_status = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
   decltype(&::ucs_status_string) status_string = nullptr;

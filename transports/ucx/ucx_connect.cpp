@@ -303,10 +303,6 @@ void UcxEndpoint::break_with(Error error, bool tell_peer) {
   core_->happened = true;
 }
 
-void UcxEndpoint::cut(const std::string& why) {
-  if (link_) break_with(Error{ErrorCode::cancelled, "use endpoint", why});
-}
-
 void UcxEndpoint::close(std::string_view reason) {
   if (failure_) return;
   say_goodbye(reason);

@@ -50,9 +50,6 @@ class UcxCore final : public SideCore<UcxEndpoint, UcxAddress> {
   Result<std::shared_ptr<Link>> link_to(std::uint64_t peer, std::span<const std::byte> peer_address);
   /// That transport is gone, or the way to it is of no use.
   void retire_link(std::uint64_t peer);
-  /// Ends everything that is with UCX, and every other endpoint with it: the only way to have memory back
-  /// that a peer does not take.
-  void restart(const UcxEndpoint* culprit);
 
   UcxOptions options;
   Worker worker;
@@ -73,7 +70,6 @@ class UcxCore final : public SideCore<UcxEndpoint, UcxAddress> {
     Clock::time_point until;
   };
   std::vector<Retired> retired_;
-  bool restarting_ = false;
 };
 
 }  // namespace cenote::transport::ucx

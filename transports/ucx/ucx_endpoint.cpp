@@ -157,7 +157,7 @@ bool UcxEndpoint::advance(Operation& operation) {
       frame.length = now;
       if (operation.sent + now != length) frame.signal = silent;
     }
-    const bool refers = frame.type == FrameType::put && data.size() > copy_limit && core_->worker.refers();
+    const bool refers = frame.type == FrameType::put && data.size() > copy_limit;
     if (post_frame(frame, data, refers ? Payload::referred : Payload::copied) == 0) return false;
     operation.sent += data.size();
     const bool whole = operation.sent == length;
@@ -213,7 +213,7 @@ bool UcxEndpoint::drained() const {
 }
 
 void UcxEndpoint::take_back() {
-  if (link_ && !core_->ending && !link_->settle()) core_->restart(this);
+  if (link_) link_->take_back(peer_session_);
 }
 
 }  // namespace cenote::transport::ucx

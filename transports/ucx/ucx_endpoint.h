@@ -50,8 +50,6 @@ class UcxEndpoint final : public EndpointBase {
   bool flush();
   /// Reads the socket.
   void read();
-  /// Ends it if it uses UCX.
-  void cut(const std::string& why);
   void tick();
 
  private:

@@ -36,7 +36,7 @@ Result<void> UcxEndpoint::act_on(const Frame& frame, std::span<const std::byte> 
   if (frame.taken == posted_frames_ && link_) link_->confirm(last_number_);
   const bool carries = frame.type == FrameType::put || frame.type == FrameType::get_reply ||
                        frame.type == FrameType::message || frame.type == FrameType::nothing;
-  if (data.size() != (carries ? frame.length : 0) || data.size() > chunk_size)
+  if (data.size() != (carries ? frame.length : 0) || data.size() > max_chunk)
     return nonsense("its frame announced " + std::to_string(frame.length) + " bytes and brought " +
                     std::to_string(data.size()));
   switch (frame.type) {

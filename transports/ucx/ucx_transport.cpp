@@ -66,23 +66,6 @@ void UcxCore::close_retired() {
   });
 }
 
-void UcxCore::restart(const UcxEndpoint* culprit) {
-  if (std::exchange(restarting_, true)) return;
-  log_debug("restarts UCX: a peer takes nothing of what its endpoint left behind");
-  for (UcxEndpoint* endpoint : endpoints) {
-    if (endpoint != culprit) endpoint->cut("UCX was restarted: another peer left its messages unread");
-  }
-  for (const auto& [peer, link] : links_) link->abandon();
-  for (const Retired& retired : retired_) retired.link->abandon();
-  links_.clear();
-  retired_.clear();
-  worker.close();
-  const auto opened = worker.open(options.tls, &UcxCore::deliver, this);
-  const auto watched = opened ? watch(worker.sleep_fd(), reception.new_serial()) : opened;
-  if (!watched) log_debug("cannot restart UCX: " + watched.error().message());
-  restarting_ = false;
-}
-
 void UcxCore::deliver(void* self, std::span<const std::byte> header, std::span<const std::byte> data) {
   auto* core = static_cast<UcxCore*>(self);
   Frame frame;

@@ -20,8 +20,13 @@ constexpr std::array<std::pair<const char*, const char*>, 4> settings{{
     {"MAX_EAGER_RAILS", "1"},
 }};
 
-/// For its TCP: as much as a chunk in one system call.
-constexpr const char* segment = "64K";
+/// Frames are as large as what UCX takes in one piece: it puts together what it had to cut by copying it once
+/// more. Its own 8 KiB cost over shared memory a fetch from the other core too often, over TCP a system call.
+/// UCX 1.13 gives the length of a piece of shared memory 16 bits.
+constexpr const char *shared_memory_segment = "65472", *tcp_segment = "256K";
+constexpr std::size_t shared_memory_chunk = 65'408, tcp_chunk = max_chunk, other_chunk = 60'000;
+constexpr std::size_t around_a_chunk = sizeof(Frame) + 8;  // UCX's own header is 8
+static_assert(shared_memory_chunk + around_a_chunk == 65'472 && tcp_chunk + around_a_chunk < 256 * 1024);
 
 /// What of UCX's transports a setting names, as far as this one treats them differently.
 struct Named {
@@ -34,16 +39,35 @@ Named named(std::string_view tls) {
     const auto end = std::min(tls.find(','), tls.size());
     const std::string_view name = tls.substr(0, end);
     tls.remove_prefix(std::min(end + 1, tls.size()));
+    const std::string_view network = name.substr(0, 2);
     if (name == "posix" || name == "sysv" || name == "sm" || name == "shm" || name == "xpmem") {
       found.shared_memory = true;
     } else if (name == "tcp") {
       found.tcp = true;
-    } else if (name != "self") {
+    } else if (network == "rc" || network == "ud" || network == "dc" || network == "ib") {
       found.others = true;
+    } else if (name != "self") {
+      return {true, true, true};
     }
   }
   return found;
 }
+
+/// How UCX reads a Source.
+constexpr ucp_generic_dt_ops_t source_calls{
+    .start_pack = [](void*, const void* source, std::size_t) { return const_cast<void*>(source); },
+    .start_unpack = [](void*, void*, std::size_t) -> void* { return nullptr; },
+    .packed_size = [](void* source) { return static_cast<Source*>(source)->size; },
+    .pack =
+        [](void* source, std::size_t offset, void* to, std::size_t room) {
+          const Source& from = *static_cast<Source*>(source);
+          const std::size_t count = std::min(room, from.size - offset);
+          std::memcpy(to, from.at + offset, count);
+          return count;
+        },
+    .unpack = [](void*, std::size_t, const void*, std::size_t) { return UCS_ERR_UNSUPPORTED; },
+    .finish = [](void*) {},
+};
 
 }  // namespace
 
@@ -52,13 +76,21 @@ void configure(const UcpApi& api, ucp_config_t* config, const std::string& tls) 
   for (const auto& [name, value] : settings) (void)api.config_modify(config, name, value);
   // UCX complains of a setting of what is not used. Its shared memory fails an endpoint only when told to.
   const Named uses = named(tls);
-  if (uses.shared_memory || uses.others) (void)api.config_modify(config, "MM_ERROR_HANDLING", "y");
-  if (uses.tcp || uses.others) (void)api.config_modify(config, "TX_SEG_SIZE", segment);
+  if (uses.shared_memory) {
+    (void)api.config_modify(config, "MM_ERROR_HANDLING", "y");
+    (void)api.config_modify(config, "MM_SEG_SIZE", shared_memory_segment);
+    (void)api.config_modify(config, "MM_RX_BUFS_GROW", "80");  // its queue has 64
+  }
+  if (uses.tcp) {
+    (void)api.config_modify(config, "TX_SEG_SIZE", tcp_segment);
+    (void)api.config_modify(config, "RX_SEG_SIZE", tcp_segment);
+  }
 }
 
 void Worker::close() {
   if (worker_ != nullptr) api_->worker_destroy(std::exchange(worker_, nullptr));
   if (context_ != nullptr) api_->cleanup(std::exchange(context_, nullptr));
+  if (source_type_ != 0) api_->dt_destroy(std::exchange(source_type_, 0));
   kept_.clear();
 }
 
@@ -70,7 +102,9 @@ Result<void> Worker::make_context(const std::string& tls) {
   const std::unique_ptr<ucp_config_t, decltype(api_->config_release)> owned(config, api_->config_release);
   configure(*api_, config, tls);
   const Named uses = named(tls);
-  only_shared_memory_ = uses.shared_memory && !uses.tcp && !uses.others;
+  chunk_ = uses.others || uses.tcp == uses.shared_memory ? other_chunk
+           : uses.tcp                                    ? tcp_chunk
+                                                         : shared_memory_chunk;
   if (const auto status = api_->config_modify(config, "TLS", tls.c_str()); status != UCS_OK)
     return fail(api_->error(status, stage));
   ucp_params_t params{};
@@ -90,6 +124,8 @@ Result<void> Worker::open(const std::string& tls, Handler handler, void* owner) 
   owner_ = owner;
   CENOTE_TRY(make_context(tls));
   const std::string stage = "start a UCX worker";
+  if (const auto status = api_->dt_create_generic(&source_calls, nullptr, &source_type_); status != UCS_OK)
+    return fail(api_->error(status, stage));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // one thread at a time, but not for ever the same

@@ -13,6 +13,13 @@
 
 namespace cenote::transport::ucx {
 
+/// Where the bytes of a message lie. UCX asks here each time it copies some of them into a buffer of its own,
+/// so they may move to another place while it has the message.
+struct Source {
+  const std::byte* at = nullptr;
+  std::size_t size = 0;
+};
+
 /// What of UCX's configuration the transport depends on, but for the transports `tls` themselves.
 void configure(const UcpApi& api, ucp_config_t* config, const std::string& tls);
 
@@ -37,10 +44,9 @@ class Worker {
   /// Where a peer's Link reaches this worker; packed by UCX, some hundred bytes.
   [[nodiscard]] const Bytes& address() const { return address_; }
   /// Bytes of one message that UCX takes in one piece.
-  [[nodiscard]] std::size_t chunk() const { return only_shared_memory_ ? 8000 : chunk_size; }
-  /// Whether messages may lie in the caller's memory until they have left. Only shared memory lets go of it,
-  /// and keeps what has left, when the worker is closed before a peer has read it all.
-  [[nodiscard]] bool refers() const { return only_shared_memory_; }
+  [[nodiscard]] std::size_t chunk() const { return chunk_; }
+  /// The datatype of a buffer that is a Source.
+  [[nodiscard]] ucp_datatype_t source_type() const { return source_type_; }
   [[nodiscard]] int sleep_fd() const { return sleep_fd_; }
   /// True when anything happened.
   bool progress() { return worker_ != nullptr && api_->worker_progress(worker_) != 0; }
@@ -55,11 +61,12 @@ class Worker {
                               std::size_t length, const ucp_am_recv_param_t* param);
 
   const UcpApi* api_ = nullptr;
+  ucp_datatype_t source_type_ = 0;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   Bytes address_;
   int sleep_fd_ = -1;
-  bool only_shared_memory_ = false;
+  std::size_t chunk_ = 0;
   Handler handler_ = nullptr;
   void* owner_ = nullptr;
   std::vector<std::shared_ptr<void>> kept_;
