@@ -17,6 +17,8 @@ cenote_test(transports_ucx_test SOURCES ${conformance} unit/transports/ucx/kinds
 cenote_test(transports_ucx_end_test
   SOURCES multi/transports/death_test.cpp multi/transports/farewell_test.cpp unit/transports/ucx/kinds.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 400)
+cenote_test(transports_ucx_hostile_test SOURCES unit/transports/ucx/hostile_test.cpp unit/transports/ucx/kinds.cpp
+  USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 cenote_test(transports_ucx_library_test SOURCES unit/transports/ucx/library_test.cpp
   USES cenote_transports LABELS unit nogrpc)
 # The stand-in for libibverbs that the tests of transports/verbs put into its table.
