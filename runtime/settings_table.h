@@ -73,6 +73,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"verbs.traffic_class", SettingType::unsigned_integer, "0", "0..255", "", "RoCE traffic class: DSCP and ECN bits"},
     {"verbs.timeout", SettingType::unsigned_integer, "14", "1..31", "", "how long a card waits for an acknowledgement: 4.096 us * 2^this; 14 = 67 ms"},
     {"verbs.retries", SettingType::unsigned_integer, "6", "0..7", "", "how often a card repeats what was not acknowledged, before the rail counts as dead (Soft-RoCE takes 7 as for ever)"},
+    {"verbs.connections", SettingType::unsigned_integer, "1024", "0..65536", "", "connections of a transport that keep their queue pairs; with more, the one unused for longest goes without until it is used; 0 = all keep them"},
     {"verbs.relaxed_ordering", SettingType::boolean, "true", "", "", "let cards write into regions in any order, where they and the processor know how"},
     {"verbs.gpu_memory", SettingType::list, "dmabuf,peermem,staged", "dmabuf|peermem|staged", "", "ways that a card may take to GPU memory, in order of preference; one that GPU, kernel or card refuse is left out, with its reason in the log"},
     {"ucx.tls", SettingType::text, "all", "", "", "transports of UCX that ucx may use, as in its UCX_TLS: all, or tcp, or rc,self"},

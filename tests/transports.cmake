@@ -51,6 +51,8 @@ endif()
 cenote_test(transports_recovery_test
   SOURCES unit/transports/verbs/recovery_test.cpp unit/transports/verbs/port_counters_test.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
+cenote_test(transports_parking_test SOURCES unit/transports/verbs/parking_test.cpp
+  USES scripted_verbs cenote_transports LABELS unit nogrpc TIMEOUT 300)
 # What is chosen for rails, and what the preflight says, over recorded machines and the scripted fabric.
 cenote_test(transports_choice_test
   SOURCES unit/transports/verbs/choice_test.cpp unit/transports/verbs/recorded_machine.cpp

@@ -213,6 +213,7 @@ FabricOptions fabric_options(const Settings& settings) {
   verbs.traffic_class = static_cast<std::uint8_t>(settings.uinteger("verbs.traffic_class"));
   verbs.timeout = static_cast<std::uint8_t>(settings.uinteger("verbs.timeout"));
   verbs.retries = static_cast<std::uint8_t>(settings.uinteger("verbs.retries"));
+  verbs.connections = static_cast<std::uint32_t>(settings.uinteger("verbs.connections"));
   verbs.relaxed_ordering = settings.boolean("verbs.relaxed_ordering");
   verbs.gpu_memory = settings.list("verbs.gpu_memory");
   return options;

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,7 @@ namespace {
 
 constexpr std::size_t head_size = 4;  // u16 length, u8 type, u8 zero
 constexpr std::size_t read_at_once = 4096;
+constexpr auto longest_silence = std::chrono::seconds(30);  // of a machine: processes need not say anything
 
 bool means_gone(int number) {
   return number == ECONNRESET || number == ECONNREFUSED || number == ETIMEDOUT || number == EPIPE ||
@@ -34,8 +34,7 @@ Result<void> SideChannel::dial(const MeetingPlace& to) {
   CENOTE_ASSIGN(SocketAddress at, SocketAddress::parse(to.host, to.port));
   fd_.reset(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) return fail(cenote::system_error(stage, errno));
-  const int on = 1;
-  (void)::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  CENOTE_TRY(tune_socket(fd_.get(), longest_silence));
   if (::connect(fd_.get(), at.get(), at.length) != 0 && errno != EINPROGRESS)
     return socket_error(stage, errno);
   stage_ = Stage::greeting;
@@ -44,8 +43,7 @@ Result<void> SideChannel::dial(const MeetingPlace& to) {
 
 Result<void> SideChannel::adopt(UniqueFd fd, const GuestBase& guest) {
   fd_ = std::move(fd);
-  const int on = 1;
-  (void)::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  CENOTE_TRY(tune_socket(fd_.get(), longest_silence));
   const Mac proof =
       proof_of(Side::acceptor, parties_.peer.secret, guest.nonce, guest.hello, parties_.self.id);
   const auto bytes = std::as_bytes(std::span(proof));

@@ -79,6 +79,8 @@ struct Completion {
 struct EndpointStats {
   std::uint64_t bytes_put = 0, bytes_got = 0, bytes_sent = 0;  ///< payload that this side moved
   std::uint64_t puts = 0, gets = 0, sends = 0, atomics = 0, received_messages = 0, received_bytes = 0;
+  /// How often it gave up what it holds of the card, being idle, for others; and had it again.
+  std::uint64_t parked = 0, revived = 0;
 };
 
 /// One connected pair. Made by Transport::connect, usable at once: what is posted before the connection

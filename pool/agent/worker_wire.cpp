@@ -79,6 +79,7 @@ void put_verbs(Writer& out, const transport::VerbsOptions& verbs) {
       .put(verbs.retries)
       .put(verbs.queue_depth)
       .put(verbs.receives);
+  out.put(verbs.connections);
   out.put(static_cast<std::uint8_t>(verbs.relaxed_ordering)).put(verbs.path_bits).text(verbs.near);
   put_list(out, verbs.gpu_memory);
 }
@@ -96,6 +97,7 @@ transport::VerbsOptions get_verbs(Reader& in) {
   verbs.retries = in.get<std::uint8_t>();
   verbs.queue_depth = in.get<std::uint32_t>();
   verbs.receives = in.get<std::uint32_t>();
+  verbs.connections = in.get<std::uint32_t>();
   verbs.relaxed_ordering = in.get<std::uint8_t>() != 0;
   verbs.path_bits = in.get<int>();
   verbs.near = in.text();

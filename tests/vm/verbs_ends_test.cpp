@@ -309,5 +309,48 @@ TEST_F(VerbsEnds, AThousandConnectionsLeaveNoQueuePairRegionOrDescriptor) {
   EXPECT_EQ(descriptors(), descriptors_before);
 }
 
+// ---- More connections than may keep queue pairs.
+
+TEST_F(VerbsEnds, ConnectionsThatAreNotUsedGiveTheirQueuePairsUp) {
+  auto left = over({"rxe0"}), right = over({"rxe1"});
+  left.connections = 2;
+  left.rest = 0ms;
+  const Pair pair = pair_over(left, right);
+  pair.settle();
+  constexpr std::size_t many = 6, bytes = 20'000;
+  const auto with_one = kernel_objects()[0];
+  std::vector<std::unique_ptr<Endpoint>> lefts, rights;
+  for (std::uint32_t channel = 1; channel <= many; ++channel) {
+    lefts.push_back(pair.left->connect(pair.right->address(), "right", channel, soon()).value());
+    rights.push_back(pair.right->connect(pair.left->address(), "left", channel, soon()).value());
+  }
+  const auto memory = region(*pair.right, bytes), back = region(*pair.left, bytes);
+  for (std::uint64_t turn = 0; turn < 8 * many; ++turn) {
+    const std::size_t at = turn * 5 % many;  // the next is never the last
+    const auto there = rights[at]->signal(3), here = lefts[at]->signal(3);
+    const Bytes sent = pattern(bytes, turn), returned = pattern(bytes, turn + 1000);
+    ASSERT_TRUE(lefts[at]->put(sent, {&memory->key(), 0}, 3, turn));
+    ASSERT_TRUE(pair.until([&] { return rights[at]->signal(3) == there + 1; })) << turn;
+    EXPECT_TRUE(same(memory->bytes(), sent)) << turn;
+    ASSERT_TRUE(rights[at]->put(returned, {&back->key(), 0}, 3, turn));
+    ASSERT_TRUE(pair.until([&] { return lefts[at]->signal(3) == here + 1; })) << turn;
+    EXPECT_TRUE(same(back->bytes(), returned)) << turn;
+    (void)pair.finished(*lefts[at], 1);
+    (void)pair.finished(*rights[at], 1);
+  }
+  // One more connection than then, with a queue pair on either side.
+  ASSERT_TRUE(pair.until([&] { return kernel_objects()[0] == with_one + 2; })) << kernel_objects()[0];
+  std::uint64_t parked = 0;
+  for (const auto& endpoint : lefts) parked += endpoint->stats().parked;
+  EXPECT_GE(parked, 4 * many);
+  // The end of a parked one is heard.
+  const auto idle = std::ranges::find_if(
+      lefts, [](const auto& endpoint) { return endpoint->stats().parked > endpoint->stats().revived; });
+  ASSERT_NE(idle, lefts.end());
+  rights[static_cast<std::size_t>(idle - lefts.begin())].reset();
+  ASSERT_TRUE(pair.until([&] { return (*idle)->failure().has_value(); }));
+  EXPECT_EQ((*idle)->failure()->code, ErrorCode::peer_failed);
+}
+
 }  // namespace
 }  // namespace cenote::transport::test

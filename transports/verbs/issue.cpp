@@ -10,7 +10,7 @@
 namespace cenote::transport::verbs {
 
 Result<bool> VerbsEndpoint::issue(Request& request) {
-  if (recovering_ != 0 || !replay_.empty()) return false;
+  if (holds_back() || !replay_.empty()) return false;
   auto issued = issue_any(request);
   ring();
   return issued;

@@ -26,7 +26,8 @@ struct Lane {
   std::vector<GidPair> candidates;
   std::size_t candidate = 0;  ///< that was proved
   RailOffer offer;
-  bool spare = false;  ///< carries data only when no other is alive
+  bool spare = false;   ///< carries data only when no other is alive
+  bool parked = false;  ///< taken down while it was well, and not tried since
   bool proved = false, mine_done = false, mine_ok = false;
   std::string why;  ///< what ended it, or its latest attempt
 

@@ -88,6 +88,12 @@ Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::by
       return take_up(in);
     case Note::not_up:
       return take_not_up(in);
+    case Note::park:
+      return take_park(in);
+    case Note::stay:
+      return take_stay(in);
+    case Note::wake:
+      return take_wake(in);
   }
   return nonsense("a note that no transport sends");
 }

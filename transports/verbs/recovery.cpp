@@ -5,6 +5,7 @@
 // told of them yet. An atomic may have been done or not: it ends as "outcome unknown". The side that dialed
 // tries to revive the rail, at growing intervals.
 #include <algorithm>
+#include <utility>
 
 #include "transports/verbs/port_counters.h"
 #include "transports/verbs/verbs_endpoint.h"
@@ -45,16 +46,16 @@ void VerbsEndpoint::lane_failed(Lane& lane, std::string why) {
 }
 
 bool VerbsEndpoint::retire_rails(bool dry) {
-  if (failure_ || !unwell_ || !dry) return false;
+  if (failure_ || !unwell_ || !dry || !has_all_before_parking()) return false;
   bool any = false;
   for (Lane& lane : lanes_) {
     if (lane.state != Lane::State::failing) continue;
     retire(lane);
     any = true;
   }
-  if (any && first_alive() == nullptr) {
+  if (any && first_alive() == nullptr && parking_ != Parking::agreed) {
     (void)read();  // the peer may have said why it went
-    if (!failure_) all_lanes_gone();
+    if (!failure_ && !waits_for_parked()) all_lanes_gone();
     return true;
   }
   for (Lane& lane : lanes_) {
@@ -143,6 +144,7 @@ void VerbsEndpoint::recover(Lane& lane) {
   lane.retry_at = Clock::now() + lane.pause;
   --recovering_;
   core_->happened = true;
+  finish_parking();
 }
 
 bool VerbsEndpoint::replay() {
@@ -162,15 +164,18 @@ bool VerbsEndpoint::replay() {
 }
 
 void VerbsEndpoint::revive_lanes() {
+  if (parking_ == Parking::asked || parking_ == Parking::agreed) return;
   const auto now = Clock::now();
-  bool unwell = false;
+  bool unwell = false, trying = false;
   for (Lane& lane : lanes_) {
     unwell = unwell || !lane.alive();
+    trying = trying || lane.state == Lane::State::reviving;
     if (failure_ || !side_->dials() || lane.state != Lane::State::gone || now < lane.retry_at) continue;
     if (auto begun = revive(lane); !begun) revival_failed(lane, begun.error().message());
   }
   unwell_ = unwell;
   (void)side_->flush();
+  if (parking_ == Parking::waking && side_->dials() && !trying && now > wake_until_) all_lanes_gone();
 }
 
 Result<void> VerbsEndpoint::revive(Lane& lane) {
@@ -185,6 +190,7 @@ Result<void> VerbsEndpoint::revive(Lane& lane) {
 
 void VerbsEndpoint::revival_failed(Lane& lane, std::string why) {
   lane.why = std::move(why);
+  lane.parked = false;
   if (lane.rail) core_->forget(*lane.rail);
   lane.rail.reset();
   lane.forget_traffic();
@@ -197,8 +203,10 @@ void VerbsEndpoint::lane_is_up(Lane& lane) {
   lane.state = Lane::State::alive;
   open_ = nullptr;
   lane.pause = first_pause;
-  core_->log_warning("rail to " + peer_name_ + " is back: " + lane.rail->text());
+  const std::string text = "rail to " + peer_name_ + " is back: " + lane.rail->text();
+  std::exchange(lane.parked, false) ? core_->log_debug(text) : core_->log_warning(text);
   core_->happened = true;
+  is_awake();
 }
 
 Result<Lane*> VerbsEndpoint::lane_of(Reader& in, Lane::State expected) {
@@ -212,6 +220,7 @@ Result<void> VerbsEndpoint::take_revive(Reader& in) {
   CENOTE_ASSIGN(Lane * lane, lane_of(in, Lane::State::gone));
   lane->offer = RailOffer::unpack(in);
   if (!in.finished() || side_->dials()) return nonsense("an offer out of turn");
+  if (parking_ == Parking::parked) wake(false);
   Writer note;
   note.put(static_cast<std::uint8_t>(lane - lanes_.data()));
   auto offer = make_offer(*lane);

@@ -8,7 +8,7 @@ namespace cenote::transport::verbs {
 // Null: what is posted now has to wait, or to look at other lanes first.
 Lane* VerbsEndpoint::open_lane() {
   if (core_->device_regions != 0 || staging_) return nullptr;  // bytes of a GPU are for issue.cpp
-  if (stage_ != Stage::ready || recovering_ != 0 || !waiting_.empty() || !replay_.empty()) return nullptr;
+  if (stage_ != Stage::ready || holds_back() || !waiting_.empty() || !replay_.empty()) return nullptr;
   Lane* open = nullptr;
   for (Lane& lane : lanes_) {
     if (open == nullptr && lane.alive()) {

@@ -284,7 +284,7 @@ void VerbsEndpoint::staged_done(const Held& held) {
 
 // Answers and room go before what this side wants of the peer: each side may wait for the other's.
 Result<bool> VerbsEndpoint::serve_staged() {
-  if (stage_ != Stage::ready || recovering_ != 0 || !replay_.empty()) return false;
+  if (stage_ != Stage::ready || holds_back() || !replay_.empty()) return false;
   auto served = answer_peer();
   ring();
   return served;

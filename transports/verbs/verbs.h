@@ -7,6 +7,7 @@
 // copied (small) or registered for the time of the operation (large).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,7 +40,10 @@ struct VerbsOptions {
   std::uint8_t retries = 6;   ///< before a rail counts as dead; Soft-RoCE takes 7 as for ever
   std::uint32_t queue_depth = 256;  ///< work requests that a queue pair holds
   std::uint32_t receives = 1024;    ///< buffers of the shared receive queue of each port
-  bool relaxed_ordering = true;     ///< of writes into regions, where card and kernel know it
+  /// Connections that keep their queue pairs; 0: all. More stand, without, until they are used (parking.cpp).
+  std::uint32_t connections = 1024;
+  std::chrono::milliseconds rest{20};  ///< one that was used within this time keeps them all the same
+  bool relaxed_ordering = true;        ///< of writes into regions, where card and kernel know it
   /// Ways that cards may take to GPU memory, the best first (gpu_memory.h).
   std::vector<std::string> gpu_memory = {"dmabuf", "peermem", "staged"};
   std::string sysfs = "/sys";            ///< where the kernel says which modules it has

@@ -280,6 +280,7 @@ bool VerbsCore::look() {
     });
   });
   for (VerbsEndpoint* endpoint : endpoints) endpoint->tick();
+  keep_bound();
   return any;
 }
 

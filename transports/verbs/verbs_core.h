@@ -38,6 +38,9 @@ enum class Note : std::uint8_t {
   revived,    ///< u8 lane, RailOffer: the answer, connected
   up,         ///< u8 lane: a write over it was acknowledged
   not_up,     ///< u8 lane: it could not be revived
+  park,       ///< u64 events sent so far: may all rails be taken down? Or the answer: yes
+  stay,       ///< the answer: no, it is used
+  wake,       ///< of who did not dial: parked rails are wanted back
 };
 
 /// A connection whose endpoint has ended, while its last words leave.
@@ -113,6 +116,8 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   void received(Nic& nic, const ibv_wc& completion);
   void fail_all(const Nic& nic, const std::string& cause);
   bool look();
+  /// parking.cpp: asks those that are idle to park, while more have queue pairs than the options say.
+  void keep_bound();
   void end_parting(Parting& parting);
   bool proceed_parting(Parting& parting, bool hung_up);
   bool proceed_partings();

@@ -180,6 +180,11 @@ bool VerbsEndpoint::flush(bool last) {
     if (auto sent = side_->flush(); sent) any = *sent;
   }
   if (stage_ != Stage::ready) return any;
+  if (parking_ != Parking::none) [[unlikely]] {
+    if (parking_ != Parking::parked || waiting_.empty()) return any;
+    wake(!side_->dials());
+    return true;
+  }
   any = replay() || any;
   if (staging_) [[unlikely]] {
     auto served = serve_staged();
@@ -259,7 +264,8 @@ void VerbsEndpoint::post_failed(Rail& rail, ibv_wc_status status) {
 
 bool VerbsEndpoint::drained() const {
   if (failure_) return true;
-  return waiting_.empty() && replay_.empty() && recovering_ == 0 && !(staging_ && staging_->answers()) &&
+  const bool settled = recovering_ == 0 || parking_ == Parking::agreed;  // what is parked has left
+  return waiting_.empty() && replay_.empty() && settled && !(staging_ && staging_->answers()) &&
          std::all_of(lanes_.begin(), lanes_.end(),
                      [](const Lane& lane) { return !lane.alive() || lane.rail->idle(); });
 }

@@ -1,6 +1,7 @@
 // VerbsEndpoint: one connected pair over rails. How the sides agree is in negotiate.cpp, what the caller asks
 // for in verbs_endpoint.cpp, how it is cut into pieces and posted in issue.cpp (small_*.cpp: the usual small
-// one, at once), what comes in in verbs_receive.cpp, and what happens when a rail dies in recovery.cpp.
+// one, at once), what comes in in verbs_receive.cpp, what happens when a rail dies in recovery.cpp, and when
+// nobody uses it in parking.cpp.
 #pragma once
 
 #include <array>
@@ -49,7 +50,10 @@ class VerbsEndpoint final : public EndpointBase {
   }
   [[nodiscard]] bool waits_for_guest() const { return side_ && side_->waiting() && !failure_; }
   /// Whether it has to be looked after though nothing comes for it.
-  [[nodiscard]] bool is_unsettled() const { return (stage_ != Stage::ready || unwell_) && !failure_; }
+  [[nodiscard]] bool is_unsettled() const {
+    return (stage_ != Stage::ready || unwell_ || (parking_ != Parking::none && !waiting_.empty())) &&
+           !failure_;
+  }
   [[nodiscard]] bool is_ending() const { return ending_ != nullptr && !failure_; }
   void adopt(std::uint64_t serial, SideGuest guest);
   /// Posts what waits. True: something was. `last`: nothing follows soon, this side goes to sleep.
@@ -60,7 +64,10 @@ class VerbsEndpoint final : public EndpointBase {
   /// Everything of `rail` up to `number` is done; the last with `status`.
   void sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status);
   /// Whether there is nothing to retire, and nothing to flush but what needs a poke.
-  [[nodiscard]] bool is_calm() const { return open_ != nullptr && !unwell_ && !side_->has_unsent(); }
+  [[nodiscard]] bool is_calm() const {
+    const bool nothing_to_post = open_ != nullptr || (parking_ == Parking::parked && waiting_.empty());
+    return nothing_to_post && !unwell_ && !side_->has_unsent();
+  }
   /// Calm, and no rail that would be poked.
   [[nodiscard]] bool is_settled() const;
   void arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot);
@@ -82,9 +89,23 @@ class VerbsEndpoint final : public EndpointBase {
   void nic_failed(const Nic& nic, const std::string& cause);
   void nic_is_up(const Nic& nic);
   void queue_pair_failed(std::uint32_t queue_pair, const std::string& what);
+  // For the bound on connections with queue pairs.
+  /// It has some, and is not about to give them up.
+  [[nodiscard]] bool keeps_queue_pairs(Clock::time_point now) const;
+  void note_use(Clock::time_point now);
+  [[nodiscard]] Clock::time_point last_used() const { return last_used_; }
+  [[nodiscard]] bool may_ask_to_park(Clock::time_point now) const;
+  void ask_to_park(Clock::time_point now);
 
  private:
   enum class Stage : std::uint8_t { meeting, exchanging, connecting, proving, ready };
+  enum class Parking : std::uint8_t {
+    none,
+    asked,   ///< the peer; nothing is posted until it has answered
+    agreed,  ///< rails are being taken down, on both sides
+    parked,  ///< all are gone
+    waking,  ///< until the first is back
+  };
   enum class Kind : std::uint8_t { put, get, atomic, message };
   /// What was asked for and is not posted whole.
   struct Request {
@@ -254,7 +275,23 @@ class VerbsEndpoint final : public EndpointBase {
   Result<void> take_up(Reader& in);
   Result<void> take_not_up(Reader& in);
 
+  // parking.cpp
+  [[nodiscard]] bool is_idle() const;
+  void say_park();
+  Result<void> take_park(Reader& in);
+  Result<void> take_stay(Reader& in);
+  Result<void> take_wake(Reader& in);
+  void begin_parking(std::uint64_t their_events);
+  [[nodiscard]] bool has_all_before_parking();
+  void finish_parking();
+  void wake(bool tell_peer);
+  void is_awake();
+  [[nodiscard]] bool waits_for_parked();
+  /// Whether what is new has to wait.
+  [[nodiscard]] bool holds_back() const { return recovering_ != 0 || parking_ != Parking::none; }
+
   Stage stage_ = Stage::meeting;
+  Parking parking_ = Parking::none;
   bool unwell_ = false;         ///< a lane is not alive
   std::size_t recovering_ = 0;  ///< lanes that failed and are not settled: nothing new is posted
   std::size_t operations_ = 0;  ///< with a tag, accepted, not finished
@@ -290,10 +327,15 @@ class VerbsEndpoint final : public EndpointBase {
   std::uint8_t attempt_ = 0;
   bool offer_taken_ = false, primed_taken_ = false, said_proved_ = false;
   std::optional<std::vector<bool>> theirs_proved_;
+  std::uint64_t uses_ = 0;       ///< when last_used_ was noted
+  std::uint64_t parted_at_ = 0;  ///< the peer's events until it parks
+  Clock::time_point last_used_{}, asked_at_{}, next_asking_{}, agreed_until_{}, wake_until_{};
+  Clock::duration peace_{};  ///< after an answer that it is used
   std::unique_ptr<Error> ending_;
   std::uint64_t ending_round_ = 0, ending_events_ = 0;
 };
 
 inline constexpr std::size_t max_reason = 1024;
+inline constexpr auto wake_patience = std::chrono::seconds(2);  ///< for rails that cannot be revived
 
 }  // namespace cenote::transport::verbs

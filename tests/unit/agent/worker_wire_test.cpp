@@ -33,6 +33,7 @@ WorkerSetup a_setup() {
   verbs.retries = 2;
   verbs.queue_depth = 10;
   verbs.receives = 11;
+  verbs.connections = 12;
   verbs.relaxed_ordering = false;
   verbs.gpu_memory = {"peermem"};
   verbs.path_bits = 3;
@@ -63,6 +64,7 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
   EXPECT_EQ(
       std::tie(verbs.traffic_class, verbs.timeout, verbs.retries, verbs.queue_depth, verbs.receives),
       std::tie(wanted.traffic_class, wanted.timeout, wanted.retries, wanted.queue_depth, wanted.receives));
+  EXPECT_EQ(verbs.connections, 12U);
   EXPECT_FALSE(verbs.relaxed_ordering);
   EXPECT_EQ(verbs.gpu_memory, wanted.gpu_memory);
   EXPECT_EQ(verbs.path_bits, 3);
