@@ -13,6 +13,7 @@ cenote_test(client_core_test
 
 if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
   cenote_test(agent_near_devices_test SOURCES unit/agent/near_devices_test.cpp USES cenote_agent)
+  cenote_test(agent_worker_log_test SOURCES unit/agent/worker_log_test.cpp USES cenote_agent scripted_verbs)
   set(cluster multi/agent/cluster.cpp)
   cenote_test(cli_test SOURCES multi/agent/cli_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
   cenote_test(refusal_test SOURCES multi/agent/refusal_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)

@@ -82,6 +82,7 @@ class RunningAgent final : public Agent {
     core.driver = spec_;
     core.fabric = options_.fabric;
     core.collectives = options_.collectives;
+    core.log = options_.log;
     core.clock_drift_ms = options_.clock_drift_ms;
     core.now_unix_ms = unix_ms;
     core_.emplace(std::move(core), *workers_);

@@ -25,6 +25,7 @@ struct AgentOptions {
   std::vector<std::string> devices;         ///< as in the setting agent.devices
   transport::FabricOptions fabric{};        ///< of the workers
   remote::CollectiveOptions collectives{};  ///< of the ranks in the workers
+  LogOptions log{};                         ///< of the workers
   std::uint64_t emulator_seed = 0;
   bool emulator_adversarial = false;
   std::int64_t clock_drift_ms = 0;

@@ -136,6 +136,7 @@ Result<WorkerSetup> AgentCore::begin(const LeaseToken& token,
   setup.driver = options_.driver;
   setup.fabric = options_.fabric;
   setup.collectives = options_.collectives;
+  setup.log = options_.log;
   setup.client_fabric_address = session.client_address;
   setup.channel = session.reply.channel;
   sessions_[token.lease_id] = std::move(session);

@@ -25,6 +25,7 @@ struct CoreOptions {
   DriverSpec driver;                        ///< what the workers open
   transport::FabricOptions fabric{};        ///< of the workers
   remote::CollectiveOptions collectives{};  ///< of the ranks in the workers
+  LogOptions log{};                         ///< of the workers
   std::int64_t clock_drift_ms = 0;
   /// Wall clock in unix milliseconds: leases are written in it.
   std::function<std::int64_t()> now_unix_ms;

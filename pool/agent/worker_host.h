@@ -11,6 +11,7 @@
 #include "pool/remote/worker.h"
 #include "runtime/bytes.h"
 #include "runtime/deadline.h"
+#include "runtime/log.h"
 #include "runtime/result.h"
 
 namespace cenote::pool::agent {
@@ -49,6 +50,7 @@ struct WorkerSetup {
   remote::CollectiveOptions collectives{};
   Bytes client_fabric_address;
   std::uint32_t channel = 0;
+  LogOptions log{};  ///< where the worker's lines go; without component and sink
 };
 
 struct DeviceUse {

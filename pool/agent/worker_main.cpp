@@ -85,14 +85,22 @@ Result<void> die_with(pid_t parent) {
   return {};
 }
 
-struct Served {
-  std::unique_ptr<cuda::Driver> driver;
-  std::unique_ptr<transport::Fabric> fabric;
-  std::unique_ptr<remote::Worker> worker;
-};
+Result<PreparedWorker> set_up(pid_t parent) {
+  CENOTE_TRY(die_with(parent));
+  CENOTE_ASSIGN(const auto packet, receive_packet(kWorkerFd));
+  if (packet.empty())
+    return fail(ErrorCode::cancelled, "start worker", "the agent ended it before its setup");
+  CENOTE_ASSIGN(const auto setup, decode_setup(packet));
+  return prepare_worker(setup);
+}
 
-Result<Served> prepare(const WorkerSetup& setup) {
-  Served served;
+}  // namespace
+
+Result<PreparedWorker> prepare_worker(const WorkerSetup& setup) {
+  PreparedWorker served;
+  LogOptions log = setup.log;
+  log.component = "worker " + setup.lease_id;
+  CENOTE_ASSIGN(served.log, Logger::create(log));
   CENOTE_ASSIGN(served.driver, open_driver(setup.driver));
   remote::WorkerOptions options;
   options.lease_id = setup.lease_id;
@@ -101,6 +109,7 @@ Result<Served> prepare(const WorkerSetup& setup) {
   auto fabric = setup.fabric;
   if (fabric.verbs.near.empty() && setup.driver.emulated.empty())
     fabric.verbs.near = near_devices(*served.driver, options.devices);
+  fabric.verbs.log = served.log.get();  // what was chosen for each rail, at level debug
   CENOTE_ASSIGN(served.fabric, transport::Fabric::create(fabric));
   options.memory_limits = setup.memory_limits;
   options.client_fabric_address = setup.client_fabric_address;
@@ -110,17 +119,6 @@ Result<Served> prepare(const WorkerSetup& setup) {
   CENOTE_ASSIGN(served.worker, remote::Worker::create(*served.driver, *served.fabric, std::move(options)));
   return served;
 }
-
-Result<Served> set_up(pid_t parent) {
-  CENOTE_TRY(die_with(parent));
-  CENOTE_ASSIGN(const auto packet, receive_packet(kWorkerFd));
-  if (packet.empty())
-    return fail(ErrorCode::cancelled, "start worker", "the agent ended it before its setup");
-  CENOTE_ASSIGN(const auto setup, decode_setup(packet));
-  return prepare(setup);
-}
-
-}  // namespace
 
 int worker_main(pid_t parent) {
   ::signal(SIGPIPE, SIG_IGN);

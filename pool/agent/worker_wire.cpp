@@ -138,6 +138,8 @@ Bytes encode_setup(const WorkerSetup& setup) {
   put_fabric(out, setup.fabric);
   out.text(setup.collectives.algorithm);
   put_duration(out, setup.collectives.timeout);
+  out.put(static_cast<std::uint8_t>(setup.log.level)).put(static_cast<std::uint8_t>(setup.log.format));
+  out.text(setup.log.file);
   out.blob(setup.client_fabric_address);
   return out.take();
 }
@@ -163,6 +165,9 @@ Result<WorkerSetup> decode_setup(std::span<const std::byte> message) {
   setup.fabric = get_fabric(in);
   setup.collectives.algorithm = in.text();
   setup.collectives.timeout = get_duration(in);
+  setup.log.level = static_cast<LogLevel>(in.get<std::uint8_t>());
+  setup.log.format = static_cast<LogFormat>(in.get<std::uint8_t>());
+  setup.log.file = in.text();
   const auto address = in.blob();
   setup.client_fabric_address.assign(address.begin(), address.end());
   if (!in.finished()) return malformed("read worker setup");

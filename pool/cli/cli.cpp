@@ -20,11 +20,16 @@ Result<Settings> Cli::settings() const {
   return Settings::load(sources);
 }
 
-Result<std::unique_ptr<Logger>> make_logger(const Settings& settings, std::string component) {
+Result<LogOptions> log_options(const Settings& settings) {
   LogOptions options;
   CENOTE_ASSIGN(options.level, parse_log_level(settings.text("log.level")));
   options.format = settings.text("log.format") == "json" ? LogFormat::json : LogFormat::text;
   options.file = settings.text("log.file");
+  return options;
+}
+
+Result<std::unique_ptr<Logger>> make_logger(const Settings& settings, std::string component) {
+  CENOTE_ASSIGN(auto options, log_options(settings));
   options.component = std::move(component);
   return Logger::create(options);
 }

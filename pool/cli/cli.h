@@ -21,6 +21,7 @@ class App;
 }
 namespace cenote {
 class Logger;
+struct LogOptions;
 namespace pool::client {
 class PoolClient;
 }
@@ -50,6 +51,7 @@ struct Cli {
   [[nodiscard]] Result<Settings> settings() const;
 };
 
+Result<LogOptions> log_options(const Settings& settings);
 Result<std::unique_ptr<Logger>> make_logger(const Settings& settings, std::string component);
 
 /// A client of the broker that the settings name.

@@ -38,6 +38,7 @@ WorkerSetup a_setup() {
   verbs.gpu_memory = {"peermem"};
   verbs.path_bits = 3;
   verbs.near = "0000:17:00.0";
+  setup.log = {.level = LogLevel::debug, .format = LogFormat::json, .file = "/var/log/cenote"};
   setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
@@ -69,6 +70,9 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
   EXPECT_EQ(verbs.gpu_memory, wanted.gpu_memory);
   EXPECT_EQ(verbs.path_bits, 3);
   EXPECT_EQ(verbs.near, "0000:17:00.0");
+  EXPECT_EQ(got->log.level, LogLevel::debug);
+  EXPECT_EQ(got->log.format, LogFormat::json);
+  EXPECT_EQ(got->log.file, "/var/log/cenote");
   EXPECT_EQ(got->collectives.algorithm, "ring");
   EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);
