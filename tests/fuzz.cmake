@@ -32,3 +32,11 @@ cenote_fuzzer(fatbin RUNS 100000 SOURCES fuzz/fatbin.cpp
   UNDER cuda/fatbin.cpp cuda/fatbin_size.cpp cuda/lz4_block.cpp USES cenote_runtime PkgConfig::zstd)
 cenote_fuzzer(journal RUNS 100000 SOURCES fuzz/journal.cpp UNDER pool/state/state.cpp pool/state/codec.cpp
   USES cenote_runtime)
+cenote_fuzzer(settings RUNS 4000 SOURCES fuzz/settings.cpp UNDER runtime/settings.cpp runtime/setting_values.cpp
+  USES cenote_runtime)
+cenote_fuzzer(lease_token RUNS 30000 SOURCES fuzz/lease_token.cpp UNDER pool/lease_token.cpp
+  USES cenote_runtime OpenSSL::Crypto)
+cenote_fuzzer(tcp_stream RUNS 10000 SOURCES fuzz/tcp_stream.cpp
+  UNDER transports/tcp/note.cpp transports/tcp/send_queue.cpp transports/tcp/tcp_endpoint.cpp
+        transports/tcp/tcp_receive.cpp transports/tcp/tcp_transport.cpp
+  USES cenote_transports GTest::gtest)
