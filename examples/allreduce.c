@@ -1,5 +1,5 @@
-/* Sums four numbers over ranks that are processes, on this machine or (with a host in the context's options that they
- * reach) on others:
+/* Sums four numbers over ranks that are processes, on this machine or, with a host in the context's options,
+ * on others:
  *   allreduce 0 2        prints an id; in another terminal:
  *   allreduce 1 2 ID */
 #include <cenote/cenote.h>

@@ -1,6 +1,8 @@
 /* Ranks that are processes write into each other's memory: each puts a greeting into the next rank's window
- * with a signal, reads the one it was sent, and gets back what it has put. put_get 0 3        prints an id;
- * in two other terminals: put_get 1 3 ID put_get 2 3 ID */
+ * with a signal, reads the one it was sent, and gets back what it has put.
+ *   put_get 0 3        prints an id; in two other terminals:
+ *   put_get 1 3 ID
+ *   put_get 2 3 ID */
 #include <cenote/cenote.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Leases a GPU of the pool, computes y = 2 x + y there, and gives it back. Wants a broker and an agent, and
- * their names in the environment (CENOTE_BROKER_ADDRESS, CENOTE_TLS_DIR) or in a settings file: remote_saxpy
- * [SETTINGS.toml] */
+ * their names in the environment (CENOTE_BROKER_ADDRESS, CENOTE_TLS_DIR) or in a settings file:
+ *   remote_saxpy [SETTINGS.toml] */
 #include <cenote/pool.h>
 #include <stdio.h>
 

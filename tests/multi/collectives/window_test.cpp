@@ -28,7 +28,7 @@ std::byte* start_of(const Window& window) {
 
 /// Byte i of what `rank` puts.
 std::byte pattern(std::uint32_t rank, std::size_t i) {
-  return static_cast<std::byte>(rank * 37 + i * 7 + i / 251);
+  return static_cast<std::byte>(std::size_t{rank} * 37 + i * 7 + i / 251);
 }
 
 Bytes filled(std::uint32_t rank, std::size_t bytes) {
