@@ -40,3 +40,7 @@ cenote_fuzzer(tcp_stream RUNS 10000 SOURCES fuzz/tcp_stream.cpp
   UNDER transports/tcp/note.cpp transports/tcp/send_queue.cpp transports/tcp/tcp_endpoint.cpp
         transports/tcp/tcp_receive.cpp transports/tcp/tcp_transport.cpp
   USES cenote_transports GTest::gtest)
+cenote_fuzzer(shm_inbox RUNS 4000 SOURCES fuzz/shm_inbox.cpp
+  UNDER transports/shm/mapping.cpp transports/shm/small_puts.cpp transports/shm/control_channel.cpp
+        transports/shm/shm_endpoint.cpp transports/shm/shm_connect.cpp transports/shm/shm_transport.cpp
+  USES cenote_transports GTest::gtest)
