@@ -26,7 +26,7 @@ constexpr std::array<std::pair<const char*, const char*>, 4> settings{{
 constexpr const char *shared_memory_segment = "65472", *tcp_segment = "256K";
 constexpr std::size_t shared_memory_chunk = 65'408, tcp_chunk = max_chunk, other_chunk = 60'000;
 constexpr std::size_t around_a_chunk = sizeof(Frame) + 8;  // UCX's own header is 8
-static_assert(shared_memory_chunk + around_a_chunk == 65'472 && tcp_chunk + around_a_chunk < 256 * 1024);
+static_assert(shared_memory_chunk + around_a_chunk == 65'472 && tcp_chunk + around_a_chunk < 262'144);
 
 /// What of UCX's transports a setting names, as far as this one treats them differently.
 struct Named {
