@@ -12,7 +12,22 @@ namespace {
 using namespace cenote::transport;
 using namespace cenote::transport::test;
 
+/// Stands in an input for the number of the victim's region.
+constexpr std::uint32_t some_region = 0x6e656b6f;
 constexpr std::size_t words = sizeof(shm::Inbox) / sizeof(shm::Word);
+
+std::uint64_t with_region(std::uint64_t word, std::uint64_t region) {
+  if (static_cast<std::uint32_t>(word) != some_region) return word;
+  return (word & ~std::uint64_t{~0U}) | region;
+}
+
+/// The victim lets the peer write to its region.
+void ask_for_region(const Victim& victim, ShmMallory& mallory) {
+  Writer body;
+  body.put(victim.key().region).put(victim.key().token);
+  require(mallory.control.send(shm::PacketType::want_region, body.bytes()).has_value(), "it can be asked");
+  require(mallory.read(victim, shm::PacketType::region).fds.size() == 1, "the region is given");
+}
 
 void look(const Victim& victim) {
   static Bytes message(shm::max_message);
@@ -33,13 +48,15 @@ void run(std::span<const std::byte> input) {
   static Victim victim(kind);
   ShmMallory mallory(victim);
   mallory.finish(victim);
+  ask_for_region(victim, mallory);
   auto* const inbox = reinterpret_cast<shm::Word*>(&mallory.inbox());
   Reader in(input);
   while (in.left() >= 2 * sizeof(std::uint16_t)) {
     std::size_t at = in.get<std::uint16_t>();
     const auto how = in.get<std::uint16_t>();
     for (std::size_t left = how & 0xffU; left != 0 && in.left() >= sizeof(std::uint64_t); --left, ++at)
-      inbox[at % words].store(in.get<std::uint64_t>(), std::memory_order_release);
+      inbox[at % words].store(with_region(in.get<std::uint64_t>(), victim.key().region),
+                              std::memory_order_release);
     for (int turns = how >> 14; turns >= 0; --turns) look(victim);
   }
   look(victim);
@@ -62,7 +79,7 @@ constexpr std::size_t activity = offsetof(shm::Inbox, activity), puts = offsetof
 
 std::vector<Bytes> seeds() {
   Writer small, message, signals, goodbye, control;
-  shm::SmallPut head{.offset = 8, .region = 1, .length = 8, .signal = 3};
+  shm::SmallPut head{.offset = 8, .region = some_region, .length = 8, .signal = 3};
   const auto fields = std::bit_cast<shm::SmallPutWords>(head);
   put(small, puts, {1, fields[0], fields[1], 42});
   put(message, ring, {1, 100, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0});
