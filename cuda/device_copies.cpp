@@ -37,6 +37,7 @@ class StreamCopies final : public DeviceCopies {
   [[nodiscard]] std::span<std::byte> pinned() const override {
     return {static_cast<std::byte*>(memory_), bytes_};
   }
+  [[nodiscard]] const std::string& home() const override { return home_; }
   Result<std::uint64_t> to_device(std::uint64_t device, const std::byte* host, std::size_t bytes) override {
     const CurrentContext current(driver_, context_);
     auto status = current.status();

@@ -33,6 +33,8 @@ class DeviceCopies {
  public:
   virtual ~DeviceCopies() = default;
   [[nodiscard]] virtual std::span<std::byte> pinned() const = 0;
+  /// Whose memory it is, as MemoryDescription::home.
+  [[nodiscard]] virtual const std::string& home() const = 0;
   /// Begins a copy: its number, counted from 1. The host's bytes stay where they are, and as they are, until
   /// it is done; outside of pinned() the call itself may wait for the copy. Errors: driver_error.
   virtual Result<std::uint64_t> to_device(std::uint64_t device, const std::byte* host, std::size_t bytes) = 0;

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "runtime/deadline.h"
 #include "runtime/memory.h"
 #include "transports/verbs/registration.h"
 
@@ -19,7 +21,11 @@ class Pinned {
 
   /// Errors: driver_error (nothing can be pinned), those of Registrations::make.
   static Result<std::shared_ptr<Pinned>> open(const Registrations& registrations,
-                                              std::shared_ptr<const DeviceAccess> access);
+                                              std::shared_ptr<const DeviceAccess> access,
+                                              Clock::duration patience);
+  ~Pinned();
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
 
   // Slots to send from, or to be written by a card.
   [[nodiscard]] std::uint32_t take();  ///< Blocks::none: all are in use
@@ -27,11 +33,15 @@ class Pinned {
   [[nodiscard]] std::byte* at(std::uint32_t slot) const { return copies_->pinned().data() + slot * size; }
   [[nodiscard]] std::uint32_t lkey(std::size_t nic) const { return registered_->regions[nic]->lkey; }
 
-  // Copies, done in the order in which they were begun: their number. Errors: driver_error.
+  // Copies, done in the order in which they were begun: their number. Errors: driver_error;
+  // deadline_exceeded, also of every later call: the device has finished none for `patience`, and may still
+  // touch the slots.
   Result<std::uint64_t> fetch(std::byte* slot, std::uint64_t device, std::size_t bytes) {
+    if (stuck_) return fail(*stuck_);
     return noted(copies_->from_device(slot, device, bytes));
   }
   Result<std::uint64_t> store(std::uint64_t device, const std::byte* slot, std::size_t bytes) {
+    if (stuck_) return fail(*stuck_);
     return noted(copies_->to_device(device, slot, bytes));
   }
   /// The same of bytes that may go away at once: at most `size` of them. Waits for the device, when all slots
@@ -40,17 +50,15 @@ class Pinned {
   /// Whether that copy is done.
   Result<bool> is_done(std::uint64_t copy);
   /// Waits for the device.
-  void finish_all();
+  Result<void> finish_all();
 
   /// Which of the transport's it is.
   std::uint32_t number = 0;
 
  private:
-  explicit Pinned(std::shared_ptr<const DeviceAccess> access) : access_(std::move(access)) {}
-  Result<std::uint64_t> noted(Result<std::uint64_t> copy) {
-    if (copy) latest_ = *copy;
-    return copy;
-  }
+  Pinned(std::shared_ptr<const DeviceAccess> access, Clock::duration patience)
+      : access_(std::move(access)), patience_(patience) {}
+  Result<std::uint64_t> noted(Result<std::uint64_t> copy);
 
   std::shared_ptr<const DeviceAccess> access_;
   std::unique_ptr<DeviceCopies> copies_;
@@ -59,6 +67,10 @@ class Pinned {
   std::vector<std::uint64_t> landing_;  ///< by slot to land in: its latest copy
   std::uint32_t next_landing_ = 0;
   std::uint64_t latest_ = 0;
+  std::uint64_t finished_ = 0;        ///< as last seen
+  Clock::time_point finished_since_;  ///< when that was, or the first under way was begun
+  Clock::duration patience_;
+  std::optional<Error> stuck_;
 };
 
 }  // namespace cenote::transport::verbs

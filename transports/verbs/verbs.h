@@ -46,6 +46,8 @@ struct VerbsOptions {
   bool relaxed_ordering = true;        ///< of writes into regions, where card and kernel know it
   /// Ways that cards may take to GPU memory, the best first (gpu_memory.h).
   std::vector<std::string> gpu_memory = {"dmabuf", "peermem", "staged"};
+  /// A device that has finished no copy for so long, with some under way, counts as stuck.
+  std::chrono::milliseconds device_patience{10'000};
   std::string sysfs = "/sys";            ///< where the kernel says which modules it has
   const verbs::VerbsApi* api = nullptr;  ///< null: libibverbs of this machine
   Logger* log = nullptr;                 ///< outlives the transport; null: none

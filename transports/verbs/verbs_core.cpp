@@ -240,7 +240,7 @@ Result<std::shared_ptr<Pinned>> VerbsCore::pinned_for(const std::shared_ptr<cons
   for (const auto& [known, pinned] : pinned_) {
     if (known.lock() == device) return pinned.lock();
   }
-  CENOTE_ASSIGN(auto made, Pinned::open(*registrations, device));
+  CENOTE_ASSIGN(auto made, Pinned::open(*registrations, device, options.device_patience));
   blocks.add(made);
   pinned_.emplace_back(device, made);
   return made;

@@ -80,7 +80,9 @@ void VerbsEndpoint::break_unseen(Error error) {
 // What had come before the end is still given, unless it takes more than a call to make it visible.
 void VerbsEndpoint::tell_last() {
   for (const Held& held : held_) {
-    if (held.pinned) held.pinned->finish_all();
+    if (!held.pinned) continue;
+    if (auto finished = held.pinned->finish_all(); !finished)
+      core_->log_debug("endpoint ends: " + finished.error().message());
   }
   const auto begun = core_->visibility.proceed();
   if (begun) (void)tell_seen();
@@ -90,7 +92,7 @@ void VerbsEndpoint::tell_last() {
 
 void VerbsEndpoint::drop_held() {
   for (const Held& held : held_) {
-    if (held.pinned) held.pinned->finish_all();
+    if (held.pinned) (void)held.pinned->finish_all();  // what it says, the end of its region says, too
     if (held.got) give_up(*held.got);
   }
   held_.clear();

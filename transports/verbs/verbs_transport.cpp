@@ -46,7 +46,10 @@ class VerbsRegion final : public Region {
       --core_->device_regions;
       core_->visibility.remove(*memory_);
       core_->staged.erase(staged_);
-      if (memory_->pinned) memory_->pinned->finish_all();
+      if (memory_->pinned) {
+        if (auto finished = memory_->pinned->finish_all(); !finished && core_->log != nullptr)
+          core_->log->write(LogLevel::error, finished.error());
+      }
     }
     std::byte* const data = memory_->data;
     memory_.reset();

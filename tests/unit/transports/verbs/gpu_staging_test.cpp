@@ -52,31 +52,34 @@ TEST(GpuStaging, WhatDoesNotFitItsRegionIsRefusedBeforeItLeaves) {
   EXPECT_EQ(world.to_right->failure()->code, ErrorCode::invalid_argument);
 }
 
-TEST(GpuStaging, NoSignalOvertakesTheCopyOfWhatWasPutBeforeIt) {
-  GpuWorld world;
-  world.options.gpu_memory = {"staged"};
-  world.connect();
-  const auto memory = world.gpu.allocate(gpu_page);
-  // Copies that are done when the test says so.
-  struct Gate {
-    std::uint64_t open = 0;
-  } gate;
-  struct Gated final : DeviceCopies {
-    Gated(std::unique_ptr<DeviceCopies> inner, Gate& by) : copies(std::move(inner)), gate(by) {}
-    std::span<std::byte> pinned() const override { return copies->pinned(); }
-    Result<std::uint64_t> to_device(std::uint64_t device, const std::byte* host, std::size_t bytes) override {
-      return copies->to_device(device, host, bytes);
-    }
-    Result<std::uint64_t> from_device(std::byte* host, std::uint64_t device, std::size_t bytes) override {
-      return copies->from_device(host, device, bytes);
-    }
-    Result<std::uint64_t> finished() override {
-      CENOTE_ASSIGN(const auto really, copies->finished());
-      return std::min(really, gate.open);
-    }
-    std::unique_ptr<DeviceCopies> copies;
-    Gate& gate;
-  };
+/// Copies that are done when the test says so.
+struct Gate {
+  std::uint64_t open = 0;
+  std::vector<DeviceCopies*> alive;
+};
+struct Gated final : DeviceCopies {
+  Gated(std::unique_ptr<DeviceCopies> inner, Gate& by) : copies(std::move(inner)), gate(by) {
+    gate.alive.push_back(this);
+  }
+  ~Gated() override { std::erase(gate.alive, this); }
+  Gated(const Gated&) = delete;
+  Gated& operator=(const Gated&) = delete;
+  [[nodiscard]] std::span<std::byte> pinned() const override { return copies->pinned(); }
+  [[nodiscard]] const std::string& home() const override { return copies->home(); }
+  Result<std::uint64_t> to_device(std::uint64_t device, const std::byte* host, std::size_t bytes) override {
+    return copies->to_device(device, host, bytes);
+  }
+  Result<std::uint64_t> from_device(std::byte* host, std::uint64_t device, std::size_t bytes) override {
+    return copies->from_device(host, device, bytes);
+  }
+  Result<std::uint64_t> finished() override {
+    CENOTE_ASSIGN(const auto really, copies->finished());
+    return std::min(really, gate.open);
+  }
+  std::unique_ptr<DeviceCopies> copies;
+  Gate& gate;
+};
+MemoryDescription gated_by(Gate& gate, const MemoryDescription& memory) {
   auto access = std::make_shared<DeviceAccess>(*memory.device);
   access->open_copies =
       [&, real = memory.device->open_copies](std::size_t bytes) -> Result<std::unique_ptr<DeviceCopies>> {
@@ -85,6 +88,16 @@ TEST(GpuStaging, NoSignalOvertakesTheCopyOfWhatWasPutBeforeIt) {
   };
   auto gated = memory;
   gated.device = access;
+  return gated;
+}
+
+TEST(GpuStaging, NoSignalOvertakesTheCopyOfWhatWasPutBeforeIt) {
+  GpuWorld world;
+  world.options.gpu_memory = {"staged"};
+  world.connect();
+  const auto memory = world.gpu.allocate(gpu_page);
+  Gate gate;
+  const auto gated = gated_by(gate, memory);
   auto target = world.right->register_memory(gated).value();
   const auto plain = region(*world.right, 64);
   const Bytes data = pattern(100, 3);
@@ -101,6 +114,35 @@ TEST(GpuStaging, NoSignalOvertakesTheCopyOfWhatWasPutBeforeIt) {
   ASSERT_TRUE(world.until([&] { return world.to_left->receive(message).value().has_value(); }));
   EXPECT_EQ(world.gpu.read(memory, 0, 100), pattern(100, 3));
   target.reset();
+}
+
+// More puts than there are slots to land in, so that one has to wait for the device where it lands.
+TEST(GpuStaging, ADeviceThatNeverFinishesIsAnErrorThatNamesIt) {
+  for (const int puts : {1, 40}) {
+    Gate gate;
+    GpuWorld world;
+    world.options.gpu_memory = {"staged"};
+    world.options.device_patience = std::chrono::milliseconds(50);
+    world.connect();
+    const auto memory = world.gpu.allocate(gpu_page);
+    auto target = world.right->register_memory(gated_by(gate, memory)).value();
+    const Bytes data = pattern(100, 1);
+    for (int i = 0; i < puts; ++i)
+      ASSERT_TRUE(world.to_right->put(data, {&target->key(), 0}, 1, static_cast<std::uint64_t>(i)));
+    ASSERT_TRUE(world.until([&] { return world.to_left->failure() && world.to_right->failure(); }));
+    EXPECT_EQ(world.to_left->failure()->code, ErrorCode::deadline_exceeded);
+    EXPECT_THAT(world.to_left->failure()->message(),
+                AllOf(HasSubstr("cuda:0"), HasSubstr("copy between GPU memory and pinned memory"),
+                      HasSubstr("finished no copy for")));
+    EXPECT_EQ(world.to_left->signal(1), 0U);
+    target.reset();
+    EXPECT_THAT(world.log, HasSubstr("finished no copy for"));
+    world.to_left.reset(), world.to_right.reset(), world.left.reset(), world.right.reset();
+    // The device may still write into the memory: it is left, and the transport did not wait for it.
+    ASSERT_EQ(gate.alive.size(), 1U);
+    gate.open = ~0ULL;
+    const std::unique_ptr<DeviceCopies> left_behind(gate.alive.front());
+  }
 }
 
 TEST(GpuStaging, ACopyThatFailsEndsTheEndpointWithTheDriversWords) {
