@@ -49,7 +49,7 @@ struct RailHome {
   Kind kind = Kind::anywhere;
   std::string name;         ///< "cuda3", "numa 1"
   std::uint8_t number = 0;  ///< among the GPUs of its machine
-  std::string nvlink;       ///< NVLink domain: cluster and clique; empty: none
+  std::string nvlink;       ///< NVLink domain: cluster and clique; empty: none, or (verbs) of no use there
 };
 
 struct RailSide {
