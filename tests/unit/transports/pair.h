@@ -42,7 +42,7 @@ inline std::unique_ptr<Transport> make(const Kind& kind) {
 }
 
 /// Progresses all until `done`. False: the deadline passed.
-inline bool drive(std::vector<Transport*> transports, const std::function<bool()>& done) {
+inline bool drive(const std::vector<Transport*>& transports, const std::function<bool()>& done) {
   const Deadline deadline = soon();
   while (!done()) {
     if (deadline.passed()) return false;
