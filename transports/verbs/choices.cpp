@@ -20,7 +20,8 @@ int code_of(std::uint32_t bytes) {
 }
 
 std::string mtu_text(const PathChoice& choice, const Port& mine, const Port& theirs, std::uint32_t wanted) {
-  const bool limited = wanted != 0 && code_of(wanted) < std::min(mine.mtu, theirs.mtu);
+  // What the peer says of its port is limited by its own setting already.
+  const bool limited = wanted != 0 && code_of(wanted) < mine.mtu && code_of(wanted) <= theirs.mtu;
   return fmt::format("path mtu {}, {}", choice.mtu,
                      limited                  ? "by verbs.mtu"
                      : mine.mtu == theirs.mtu ? "that of both ports"

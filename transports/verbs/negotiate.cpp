@@ -32,8 +32,12 @@ std::string list_of(const std::vector<Port>& ports) {
 void VerbsEndpoint::say_ports() {
   Writer note;
   pack(core_->home(), note);
+  note.put(core_->options.rails);
   note.put(static_cast<std::uint8_t>(core_->ports().size()));
-  for (const Port& port : core_->ports()) port.pack(note);
+  for (Port port : core_->ports()) {
+    port.mtu = static_cast<std::uint8_t>(path_mtu(port, port, core_->options));
+    port.pack(note);
+  }
   say(Note::ports, note);
   stage_ = Stage::exchanging;
 }
@@ -101,6 +105,8 @@ Result<void> VerbsEndpoint::take_note(std::uint8_t type, std::span<const std::by
 Result<void> VerbsEndpoint::take_ports(Reader& in) {
   if (stage_ != Stage::exchanging) return nonsense("ports out of turn");
   const RailHome their_home = unpack_home(in);
+  their_rails_ = in.get<std::uint32_t>();
+  if (their_rails_ == 0) return nonsense("no rails at all");
   const auto count = in.get<std::uint8_t>();
   if (count > max_ports) return nonsense("more ports than a transport has");
   for (std::size_t i = 0; i < count; ++i) their_ports_.push_back(Port::unpack(in));
@@ -130,7 +136,7 @@ RailPlan VerbsEndpoint::plan_lanes(const RailHome& their_home) {
   auto theirs = rail_side_of(peer_.header.id, their_ports_, their_home);
   mine.label = "here";
   theirs.label = peer_name_;
-  RailPlan plan = plan_rails(mine, theirs, core_->options.rails);
+  RailPlan plan = plan_rails(mine, theirs, std::min(core_->options.rails, their_rails_));
   if (core_->log == nullptr || !core_->log->enabled(LogLevel::debug)) return plan;
   const auto text = text_of(plan, mine, theirs);
   for (std::size_t at = 0; at < text.size();) {

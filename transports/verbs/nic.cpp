@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -78,6 +79,11 @@ Result<void> Nic::describe(const ibv_device_attr& device, const VerbsOptions& op
       attributes.link_layer == IBV_LINK_LAYER_ETHERNET ? LinkLayer::ethernet : LinkLayer::infiniband;
   port.lid = attributes.lid;
   port.mtu = static_cast<std::uint8_t>(attributes.active_mtu);
+  if (options.mtu != 0 && (!std::has_single_bit(options.mtu) || options.mtu < 256 || options.mtu > 4096))
+    return fail(Error{ErrorCode::invalid_argument, "use port",
+                      "setting verbs.mtu is " + std::to_string(options.mtu) +
+                          ", a path MTU is 256, 512, 1024, 2048 or 4096 bytes"}
+                    .fix("take one of these, or 0 for what both ports have"));
   port.reads_served = static_cast<std::uint8_t>(std::clamp(device.max_qp_rd_atom, 0, 16));
   port.reads_issued = static_cast<std::uint8_t>(std::clamp(device.max_qp_init_rd_atom, 0, 16));
   port.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
@@ -138,7 +144,15 @@ Result<void> Nic::make_queues(const ibv_device_attr& device, const VerbsOptions&
   const auto receives = std::min(options.receives, static_cast<std::uint32_t>(device.max_srq_wr));
   const auto entries = std::min(receives + send_budget, static_cast<std::uint32_t>(device.max_cqe));
   if (receives == 0 || entries <= receives)
-    return fail(ErrorCode::not_supported, "use device", "it has no shared receive queues, or too small ones");
+    return fail(Error{ErrorCode::not_supported, "use device",
+                      "it has no room for " + std::to_string(receives) +
+                          " receive buffers: its completion queues hold " + std::to_string(device.max_cqe) +
+                          " entries, its shared receive queues " + std::to_string(device.max_srq_wr)}
+                    .on(port.name)
+                    .fix("set verbs.receives to " +
+                         std::to_string(std::max(0, std::min(device.max_cqe - static_cast<int>(send_budget),
+                                                             device.max_srq_wr))) +
+                         " or less"));
   send_room = entries - receives;
   cq = {api.create_cq(context.get(), static_cast<int>(entries), nullptr, channel.get(), 0), api.destroy_cq};
   if (!cq) return fail(refused(*this, "make completion queue", errno));
@@ -294,6 +308,12 @@ Result<std::vector<std::unique_ptr<Nic>>> open_nics(const VerbsApi& api, const V
     }
   }
   if (!out.empty()) return out;
+  if (refusals.empty() && devices.count != 0) {
+    for (int i = 0; i < devices.count; ++i)
+      refusals += (i == 0 ? "there is no port of that number: " : ", ") + names[static_cast<std::size_t>(i)] +
+                  " has " + std::to_string(ports_of(api, devices.list[i]));
+    remedy = "name a port that is there, as mlx5_0:1";
+  }
   if (refusals.empty()) {
     refusals = "this machine has no RDMA device";
     remedy = "load its driver (lsmod), or make a software one: rdma link add rxe0 type rxe netdev eth0";

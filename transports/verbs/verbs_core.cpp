@@ -206,11 +206,13 @@ bool VerbsCore::progress() {
     reception.forget_interrupt();
     look_soon = any = true;
   }
-  any = poll(dry) || any;
-  const bool due = reception.due();
-  if (!any && settled && !due) [[likely]]
-    return false;
-  return proceed(any, dry, due);
+  const bool came = poll(dry), due = reception.due();
+  // What came is for the caller first; what it leaves to do is done at the next turn.
+  if (!any && settled && !due) [[likely]] {
+    settled = !came;
+    return came;
+  }
+  return proceed(any || came, dry, due);
 }
 
 bool VerbsCore::proceed(bool any, bool dry, bool due) {

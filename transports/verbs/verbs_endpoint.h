@@ -324,6 +324,7 @@ class VerbsEndpoint final : public EndpointBase {
   std::uint64_t serial_ = 0;
   std::unique_ptr<SideChannel> side_;
   std::vector<Port> their_ports_;
+  std::uint32_t their_rails_ = 0;  ///< most that the peer wants
   std::uint8_t attempt_ = 0;
   bool offer_taken_ = false, primed_taken_ = false, said_proved_ = false;
   std::optional<std::vector<bool>> theirs_proved_;

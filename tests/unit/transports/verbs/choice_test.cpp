@@ -99,6 +99,42 @@ std::multiset<Lids> turned(const std::multiset<Lids>& lids) {
   return out;
 }
 
+TEST(Settings, ThatDifferAtTheTwoSidesComeToTheLesser) {
+  for (const int lesser : {0, 1}) {
+    Two two({roce_device("a0", "10.0.0.1"), roce_device("a1", "10.0.1.1")},
+            {roce_device("b0", "10.0.0.2"), roce_device("b1", "10.0.1.2")});
+    two.options[lesser].rails = 1;
+    two.options[lesser].mtu = 512;
+    two.start();
+    two.connect();
+    if (HasFatalFailure()) return;
+    for (const auto* process : {"left", "right"}) {
+      const auto pairs = two.queue_pairs(process);
+      ASSERT_EQ(pairs.size(), 1U) << process;
+      EXPECT_EQ(pairs[0].attributes.path_mtu, IBV_MTU_512) << process;
+    }
+  }
+}
+
+TEST(Settings, AnMtuThatIsNoneIsAnErrorThatNamesTheSetting) {
+  for (const std::uint32_t mtu : {1U, 128U, 1000U, 8192U}) {
+    Two two({roce_device("a0", "10.0.0.1")}, {roce_device("b0", "10.0.0.2")});
+    two.options[0].mtu = mtu;
+    const auto made = make_verbs_transport(two.options[0]);
+    ASSERT_FALSE(made) << mtu;
+    EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(made.error().message(), HasSubstr("verbs.mtu is " + std::to_string(mtu)));
+  }
+}
+
+TEST(Settings, APortThatADeviceDoesNotHaveIsSaidToBeMissing) {
+  Two two({roce_device("a0", "10.0.0.1")}, {roce_device("b0", "10.0.0.2")});
+  two.options[0].devices = {"a0:2"};
+  const auto made = make_verbs_transport(two.options[0]);
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message(), HasSubstr("a0 has 1"));
+}
+
 TEST(PathBits, EachConnectionTakesTheNextPathOfEitherPort) {
   Two two({infiniband("a0", 0x20, 2)}, {infiniband("b0", 0x30, 1)});
   two.start();
