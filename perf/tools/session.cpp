@@ -169,6 +169,10 @@ Result<void> Session::check_plan(const Plan& plan) const {
     return fail(Error{ErrorCode::not_supported, "measure",
                       "--poll-memory looks at bytes that a put left in host memory"}
                     .fix("leave it out: puts are then seen by their signals"));
+  if (plan.poll_memory && client_ && joined_.transport == "verbs" && setup_.fabric.verbs.rails != 1)
+    return fail(Error{ErrorCode::invalid_argument, "measure",
+                      "over several rails the last byte of a put says nothing of the others"}
+                    .fix("give --rails 1 with --poll-memory"));
   if (tool.verb != Verb::send) return {};
   const bool longer = plan.size > joined_.most_message;
   if (longer && tool.latency)

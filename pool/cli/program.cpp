@@ -1,5 +1,6 @@
 #include "pool/cli/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include "pool/cli/cli.h"
 #include "pool/cli/version.h"
 #include "pool/proto/channel.h"
+#include "runtime/unique_fd.h"
 
 namespace cenote::pool::cli {
 namespace {
@@ -22,6 +24,16 @@ Result<void> die_with(int parent) {
     return fail(system_error("tie this process to its parent", errno));
   if (::getppid() != parent) return fail(ErrorCode::peer_failed, "start", "the parent process is gone");
   return {};
+}
+
+// Where one of the three was closed by the caller, what is opened next would have its number, and be written
+// to as output. Open for reading only: what is written there is an error, as it should be.
+void keep_standard_descriptors() {
+  UniqueFd fd;
+  do {
+    (void)fd.release();
+    fd.reset(::open("/dev/null", O_RDONLY));
+  } while (fd && fd.get() <= STDERR_FILENO);
 }
 
 void add_globals(CLI::App& app, Globals& globals, int& parent) {
@@ -107,6 +119,7 @@ std::optional<int> refuse_wrong_settings(const CLI::App& app, const Cli& cli) {
 
 int run_program(int argc, char** argv, std::span<const AddCommand> more) {
   ::signal(SIGPIPE, SIG_IGN);
+  keep_standard_descriptors();
   quiet_grpc();
   Cli cli;
   int parent = 0;

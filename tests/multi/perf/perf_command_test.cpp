@@ -304,5 +304,23 @@ complete_words cenote lease --gp
   EXPECT_EQ(lease, "--gpus");
 }
 
+// What the program opens would have the number of what was closed, and the table would be written into it.
+TEST(Output, ThatTheCallerHasClosedIsAnErrorAndNotSomethingElse) {
+  const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
+  pool::cli::ChildOptions options;
+  options.command = {"bash", "-c", "exec \"$0\" perf write_bw --local --transport shm -n 10 >&-",
+                     pool::testing::kCenote};
+  options.error = said.get();
+  auto closed = pool::cli::ChildProcess::start(options);
+  ASSERT_TRUE(closed);
+  const auto status = closed->wait(patience());
+  ASSERT_TRUE(status);
+  EXPECT_EQ(pool::cli::ChildProcess::exit_code(*status), 1);
+  std::string text(4096, '\0');
+  text.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+  EXPECT_THAT(text, HasSubstr("write to standard output failed: Bad file descriptor"));
+}
+
 }  // namespace
 }  // namespace cenote::perf::test
