@@ -13,6 +13,7 @@ using cenote::Result;
 using cenote::c_api::bad;
 using cenote::c_api::deadline_of;
 using cenote::c_api::guarded;
+using cenote::c_api::in_its_process;
 using cenote::c_api::known_part;
 using cenote::c_api::started;
 using cenote::c_api::status_of;
@@ -188,12 +189,16 @@ cenote_status cenote_context_create(const cenote_context_options* options, cenot
   });
 }
 
-void cenote_context_destroy(cenote_context* context) { delete context; }
+void cenote_context_destroy(cenote_context* context) {
+  // The thread that serves its ids is the parent's: there is nothing to join.
+  if (context != nullptr && !context->mark->in_child()) delete context;
+}
 
 cenote_status cenote_unique_id_create(cenote_context* context, cenote_unique_id* id) {
   return guarded([&]() -> Result<void> {
     if (context == nullptr || id == nullptr)
       return bad("create a unique id", "the context or the id is NULL");
+    CENOTE_TRY(in_its_process(*context, "create a unique id"));
     CENOTE_ASSIGN(auto root, cenote::BootstrapRoot::create(context->fabric.tcp_host));
     const auto text = root->id().text();
     if (text.size() >= sizeof id->text) return bad("create a unique id", "the host's name is too long");
@@ -212,6 +217,7 @@ cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_opti
       return bad("create a communicator", "the context, the options or the place to put it is NULL");
     }
     *comm = nullptr;
+    CENOTE_TRY(in_its_process(*context, "create a communicator"));
     CENOTE_ASSIGN(const auto known, known_part(options, "create a communicator"));
     CommunicatorOptions wanted;
     wanted.rank = known.rank;
@@ -229,16 +235,19 @@ cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_opti
     }
     auto made = std::make_unique<cenote_comm>();
     made->devices = context->devices;
+    made->mark = context->mark;
     CENOTE_ASSIGN(made->communicator, Communicator::create(wanted));
     *comm = made.release();
     return {};
   });
 }
 
-void cenote_comm_destroy(cenote_comm* comm) { delete comm; }
+void cenote_comm_destroy(cenote_comm* comm) {
+  if (comm != nullptr && !comm->mark->in_child()) delete comm;
+}
 
 void cenote_comm_abort(cenote_comm* comm, const char* reason) {
-  if (comm == nullptr) return;
+  if (comm == nullptr || comm->mark->in_child()) return;
   (void)guarded([&]() -> Result<void> {
     comm->communicator->abort(reason != nullptr ? reason : "no reason given");
     return {};
@@ -318,6 +327,7 @@ cenote_status cenote_test(cenote_comm* comm, cenote_request* request, int* done)
   return guarded([&]() -> Result<void> {
     if (comm == nullptr || request == nullptr || done == nullptr) return bad("test", "an argument is NULL");
     *done = 0;
+    CENOTE_TRY(in_its_process(*comm, "test"));
     Request of{std::exchange(request->sequence, 0)};
     CENOTE_ASSIGN(const bool complete, comm->communicator->test(of));
     *done = complete ? 1 : 0;
@@ -329,6 +339,7 @@ cenote_status cenote_test(cenote_comm* comm, cenote_request* request, int* done)
 cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t timeout_ms) {
   return guarded([&]() -> Result<void> {
     if (comm == nullptr || request == nullptr) return bad("wait", "the communicator or the request is NULL");
+    CENOTE_TRY(in_its_process(*comm, "wait"));
     Request of{std::exchange(request->sequence, 0)};
     return comm->communicator->wait(of, deadline_of(timeout_ms));
   });

@@ -15,6 +15,7 @@
 #include "cenote/cenote.h"
 #include "collectives/communicator.h"
 #include "collectives/devices.h"
+#include "collectives/fork_mark.h"
 #include "runtime/bootstrap.h"
 
 struct cenote_context {
@@ -22,11 +23,14 @@ struct cenote_context {
   std::shared_ptr<cenote::collectives::Devices> devices;
   std::mutex mutex;
   std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
+  std::shared_ptr<const cenote::collectives::ForkMark> mark =
+      std::make_shared<cenote::collectives::ForkMark>();
 };
 
 struct cenote_comm {
   std::shared_ptr<cenote::collectives::Devices> devices;
   std::unique_ptr<cenote::collectives::Communicator> communicator;
+  std::shared_ptr<const cenote::collectives::ForkMark> mark;  ///< the context's
 };
 
 namespace cenote::c_api {
@@ -44,7 +48,7 @@ cenote_status guarded(Body body) noexcept {
     last_error() = result.error().message();
     return status_of(result.error().code);
   } catch (const std::bad_alloc&) {
-    last_error().clear();
+    last_error() = "out of memory";  // fits the string without an allocation
     return CENOTE_RESOURCE_EXHAUSTED;
   } catch (const std::exception& error) {
     last_error() = error.what();
@@ -54,6 +58,15 @@ cenote_status guarded(Body body) noexcept {
 
 inline tl::unexpected<Error> bad(std::string stage, std::string cause) {
   return fail(ErrorCode::invalid_argument, std::move(stage), std::move(cause));
+}
+
+/// A child of fork() shares its parent's sockets and rings, but not its threads: it leaves them alone.
+/// `made`: a context or a communicator.
+template <class Handle>
+Result<void> in_its_process(const Handle& made, const char* stage) {
+  if (!made.mark->in_child()) [[likely]]
+    return {};
+  return bad(stage, "it was made by the parent of this child of fork()");
 }
 
 /// As much of the caller's struct as it has, the rest zero.
@@ -72,6 +85,7 @@ cenote_status started(const char* stage, cenote_comm* comm, cenote_request* requ
   return guarded([&]() -> Result<void> {
     if (comm == nullptr || request == nullptr) return bad(stage, "the communicator or the request is NULL");
     request->sequence = 0;
+    CENOTE_TRY(in_its_process(*comm, stage));
     CENOTE_ASSIGN(const collectives::Request made, begin(*comm->communicator));
     request->sequence = made.sequence;
     return {};

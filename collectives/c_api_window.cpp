@@ -11,6 +11,7 @@ using cenote::Result;
 using cenote::c_api::bad;
 using cenote::c_api::deadline_of;
 using cenote::c_api::guarded;
+using cenote::c_api::in_its_process;
 using cenote::c_api::known_part;
 using cenote::c_api::started;
 using cenote::collectives::Communicator;
@@ -37,6 +38,10 @@ Result<void> on_the_host(const cenote_window& window, const char* stage, const v
           "copy it to host memory first"));
 }
 
+cenote_status no_window(const char* stage) {
+  return guarded([&]() -> Result<void> { return bad(stage, "the window is NULL"); });
+}
+
 }  // namespace
 
 extern "C" {
@@ -48,11 +53,16 @@ cenote_status cenote_window_create(cenote_comm* comm, const cenote_window_option
     if (comm == nullptr || options == nullptr || window == nullptr)
       return bad(stage, "the communicator, the options or the place to put it is NULL");
     *window = nullptr;
+    CENOTE_TRY(in_its_process(*comm, stage));
     CENOTE_ASSIGN(const auto known, known_part(options, stage));
     cenote::collectives::WindowOptions wanted;
     wanted.memory.size = known.bytes;
     if (known.memory != nullptr && known.bytes > 0) {
-      CENOTE_ASSIGN(wanted.memory, comm->devices->describe(known.memory, known.bytes));
+      if (auto there = comm->devices->describe(known.memory, known.bytes)) {
+        wanted.memory = std::move(*there);
+      } else {
+        wanted.refusal = std::move(there).error();  // the others wait inside the collective: they are told
+      }
     }
     if (known.timeout_ms != 0) wanted.timeout = std::chrono::milliseconds(known.timeout_ms);
     auto made = std::make_unique<cenote_window>();
@@ -63,7 +73,9 @@ cenote_status cenote_window_create(cenote_comm* comm, const cenote_window_option
   });
 }
 
-void cenote_window_destroy(cenote_window* window) { delete window; }
+void cenote_window_destroy(cenote_window* window) {
+  if (window != nullptr && !window->comm->mark->in_child()) delete window;
+}
 
 void* cenote_window_memory(const cenote_window* window) {
   if (window == nullptr) return nullptr;
@@ -77,21 +89,21 @@ size_t cenote_window_bytes(const cenote_window* window, uint32_t rank) {
 
 cenote_status cenote_put(cenote_window* window, uint32_t rank, uint64_t offset, const void* src, size_t bytes,
                          uint32_t signal, cenote_request* request) {
-  return started("put", window != nullptr ? window->comm : nullptr, request,
-                 [&](Communicator&) -> Result<Request> {
-                   CENOTE_TRY(on_the_host(*window, "put", src, bytes));
-                   const std::span from(static_cast<const std::byte*>(src), bytes);
-                   return window->window->put(rank, offset, from, signal);
-                 });
+  if (window == nullptr) return no_window("put");
+  return started("put", window->comm, request, [&](Communicator&) -> Result<Request> {
+    CENOTE_TRY(on_the_host(*window, "put", src, bytes));
+    const std::span from(static_cast<const std::byte*>(src), bytes);
+    return window->window->put(rank, offset, from, signal);
+  });
 }
 
 cenote_status cenote_get(cenote_window* window, uint32_t rank, uint64_t offset, void* dst, size_t bytes,
                          cenote_request* request) {
-  return started("get", window != nullptr ? window->comm : nullptr, request,
-                 [&](Communicator&) -> Result<Request> {
-                   CENOTE_TRY(on_the_host(*window, "get", dst, bytes));
-                   return window->window->get(rank, offset, std::span(static_cast<std::byte*>(dst), bytes));
-                 });
+  if (window == nullptr) return no_window("get");
+  return started("get", window->comm, request, [&](Communicator&) -> Result<Request> {
+    CENOTE_TRY(on_the_host(*window, "get", dst, bytes));
+    return window->window->get(rank, offset, std::span(static_cast<std::byte*>(dst), bytes));
+  });
 }
 
 cenote_status cenote_signal(cenote_comm* comm, uint32_t rank, uint32_t signal, cenote_request* request) {
@@ -103,8 +115,10 @@ cenote_status cenote_signal_count(cenote_comm* comm, uint32_t rank, uint32_t sig
     if (comm == nullptr || count == nullptr)
       return bad("count signals", "the communicator or the place to put it is NULL");
     *count = 0;
-    CENOTE_ASSIGN(*count, comm->communicator->signal_count(rank, signal));
-    return {};
+    CENOTE_TRY(in_its_process(*comm, "count signals"));
+    auto counted = comm->communicator->signal_count(rank, signal);
+    *count = counted ? *counted : comm->communicator->signals_arrived(rank, signal);
+    return counted.map([](auto) {});
   });
 }
 
@@ -112,6 +126,7 @@ cenote_status cenote_signal_wait(cenote_comm* comm, uint32_t rank, uint32_t sign
                                  uint32_t timeout_ms) {
   return guarded([&]() -> Result<void> {
     if (comm == nullptr) return bad("wait for a signal", "the communicator is NULL");
+    CENOTE_TRY(in_its_process(*comm, "wait for a signal"));
     return comm->communicator->wait_signal(rank, signal, count, deadline_of(timeout_ms));
   });
 }
@@ -119,6 +134,7 @@ cenote_status cenote_signal_wait(cenote_comm* comm, uint32_t rank, uint32_t sign
 cenote_status cenote_progress(cenote_comm* comm) {
   return guarded([&]() -> Result<void> {
     if (comm == nullptr) return bad("progress", "the communicator is NULL");
+    CENOTE_TRY(in_its_process(*comm, "progress"));
     return comm->communicator->progress();
   });
 }

@@ -28,7 +28,10 @@ Result<void> check_options(const CommunicatorOptions& options) {
   bool known = options.algorithm == "auto";
   for (const auto& algorithm : catalogue()) known = known || algorithm.name == options.algorithm;
   if (!known) {
-    CENOTE_TRY(choose(Operation::allreduce, options.algorithm, options.size, 0).map([](const auto*) {}));
+    auto chosen = choose(Operation::allreduce, options.algorithm, options.size, 0);
+    if (chosen) return {};
+    chosen.error().code = ErrorCode::invalid_argument;
+    return fail(std::move(chosen).error());
   }
   return {};
 }
@@ -177,8 +180,6 @@ class CommunicatorImpl final : public Communicator {
   }
 
   Result<std::unique_ptr<Window>> create_window(const WindowOptions& options) override {
-    if (options.memory.address == 0 && options.memory.size > (std::uint64_t{1} << 48))
-      return bad("create a window", fmt::format("{} bytes", options.memory.size));
     return make_window(*this, executor_, options);
   }
 
@@ -200,6 +201,10 @@ class CommunicatorImpl final : public Communicator {
     return executor_.signalled(rank, signal);
   }
 
+  [[nodiscard]] std::uint64_t signals_arrived(std::uint32_t rank, std::uint32_t signal) const override {
+    return signals("count signals", rank, signal) ? executor_.signalled(rank, signal) : 0;
+  }
+
   Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count,
                            Deadline deadline) override {
     CENOTE_TRY(signals("wait for a signal", rank, signal));
@@ -210,14 +215,14 @@ class CommunicatorImpl final : public Communicator {
   Result<void> progress() override { return executor_.nudge(); }
 
   Result<bool> test(Request& request) override {
-    if (request.sequence == 0) return true;
+    if (request.sequence == 0) return executor_.well().map([] { return true; });
     auto done = executor_.test(request.sequence);
     if (!done || *done) request.sequence = 0;
     return done;
   }
 
   Result<void> wait(Request& request, Deadline deadline) override {
-    if (request.sequence == 0) return {};
+    if (request.sequence == 0) return executor_.well();
     return executor_.wait(std::exchange(request.sequence, 0), deadline);
   }
 
@@ -268,6 +273,8 @@ class CommunicatorImpl final : public Communicator {
                 fmt::format("{} lives in {}: the bytes are not pulled here", name, memory.home)}
               .fix("run the collective where the memory is, through the lease's remote communicator"));
     }
+    if (memory.address == 0 && memory.kind == MemoryKind::host)
+      return bad(operation, fmt::format("{} is NULL, {} bytes are needed", name, bytes));
     if (memory.address == 0 || memory.size < bytes) {
       return bad(operation, fmt::format("{} has {} bytes at {:#x}, {} are needed", name, memory.size,
                                         memory.address, bytes));

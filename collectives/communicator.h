@@ -95,6 +95,8 @@ class Communicator {
   /// How often `rank` has added to counter `signal` of this one: what it put before that is there.
   /// Progresses.
   virtual Result<std::uint64_t> signal_count(std::uint32_t rank, std::uint32_t signal) = 0;
+  /// The same without progress, also when the communicator is broken; 0 where there is no such counter.
+  [[nodiscard]] virtual std::uint64_t signals_arrived(std::uint32_t rank, std::uint32_t signal) const = 0;
   /// Until that is `count` or more. `deadline` (at most the operation timeout) breaks nothing.
   virtual Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count,
                                    Deadline deadline) = 0;
@@ -103,7 +105,10 @@ class Communicator {
 
   /// True when done (the request is then empty); false: call again. Progresses, never blocks (but for 50 ms,
   /// once, when a peer was lost without a word: another may know why).
+  /// An empty request is done, unless the communicator is broken: then its first failure is returned, so that
+  /// a wait that failed does not succeed when it is repeated.
   virtual Result<bool> test(Request& request) = 0;
+  /// `deadline`, when it passes, breaks the communicator as the operation's own does.
   virtual Result<void> wait(Request& request, Deadline deadline) = 0;
 
   /// Ends everything in flight here with `reason`, and tells the peers. Never waits. Any thread.

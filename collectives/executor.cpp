@@ -7,6 +7,7 @@
 
 #include "collectives/algorithms/catalogue.h"
 #include "collectives/failure.h"
+#include "transports/endpoint_base.h"
 
 namespace cenote::collectives {
 namespace {
@@ -259,8 +260,7 @@ Result<void> Executor::check_abort() {
       reason = abort_reason_;
     }
     return break_with(Error{ErrorCode::cancelled, fmt::format("collectives of rank {}", options_.rank),
-                            fmt::format("aborted: {}", reason)}
-                          .with(fmt::format("rank {}", options_.rank)));
+                            fmt::format("aborted: {}", transport::printable(as_bytes(reason)))});
   }
   if (options_.cancel != nullptr && options_.cancel->raised()) {
     return break_with(Error{ErrorCode::cancelled, fmt::format("collectives of rank {}", options_.rank),

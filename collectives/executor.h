@@ -76,11 +76,18 @@ class Executor {
   [[nodiscard]] bool greeted() const { return greetings_ > 0; }
   /// Of a rank that has greeted.
   [[nodiscard]] std::string_view transport_to(std::uint32_t rank) const;
+  /// Whether that rank's memory is reached without asking the rank first.
+  [[nodiscard]] bool reaches_at_once(std::uint32_t rank) const;
   /// Counters of programs, from 0 below wire::user_signals; `rank` may be this one.
   [[nodiscard]] std::uint64_t signalled(std::uint32_t rank, std::uint32_t signal) const;
   void signal_self(std::uint32_t signal) { ++own_signals_[signal]; }
   /// Until the counter has come to `count`. A deadline that passes breaks nothing.
   Result<void> wait_signal(std::uint32_t rank, std::uint32_t signal, std::uint64_t count, Deadline deadline);
+  /// The first failure, where there was one.
+  [[nodiscard]] Result<void> well() const {
+    if (broken_) return fail(*broken_);
+    return {};
+  }
   /// Moves everything forward; never blocks.
   Result<void> nudge();
   /// Ends everything in flight here, and tells the peers: `error` came from elsewhere, and names whose fault
@@ -159,6 +166,7 @@ class Executor {
                            std::uint64_t elements);
 
   // one_sided.cpp
+  [[nodiscard]] Error one_sided_error(const LinkState& state, const std::string& stage, Error cause) const;
   Result<bool> post(LinkState& state, const OneSided& call, std::uint64_t id);
   Result<bool> advance_one_sided(std::uint64_t id, bool& moved);
   Result<void> wait_one_sided(std::uint64_t id, Deadline deadline);

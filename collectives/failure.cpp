@@ -23,6 +23,16 @@ std::optional<std::uint32_t> named_culprit(std::string_view text) {
   return rank_of(text.substr(at + marker.size()));
 }
 
+std::optional<std::string_view> disagreement(std::string_view text) {
+  if (!named_culprit(text)) return std::nullopt;
+  const auto reason = innermost(text);
+  constexpr std::string_view before = " failed: ";
+  const auto at = reason.find(before);
+  if (at == std::string_view::npos || !reason.substr(at + before.size()).starts_with(disagree))
+    return std::nullopt;
+  return reason.substr(at + before.size());
+}
+
 std::string_view innermost(std::string_view text) {
   const auto at = text.rfind(marker);
   return at == std::string_view::npos ? text : text.substr(at);

@@ -26,6 +26,18 @@ std::string Executor::describe_one_sided(const Outstanding::Operation& operation
                      operation.bytes, operation.offset, operation.rank);
 }
 
+/// peer_error in the words of windows, whose regions those of the keys are. The target refuses by a farewell
+/// where the transport sees the memory there; what it says of a put or a get of its own is another matter.
+Error Executor::one_sided_error(const LinkState& state, const std::string& stage, Error cause) const {
+  constexpr std::string_view gone = "the key's region was destroyed";
+  const auto at = cause.cause.find(gone);
+  const auto before = std::string_view(cause.cause).substr(0, at == std::string::npos ? 0 : at);
+  const bool refused_there = before.ends_with("take a put: ") || before.ends_with("answer a get: ");
+  if (at != std::string::npos && (cause.code == ErrorCode::permission_denied || refused_there))
+    cause.cause = fmt::format("rank {} has ended its window ({})", state.link->rank(), cause.cause);
+  return peer_error(state, stage, std::move(cause));
+}
+
 Result<bool> Executor::post(LinkState& state, const OneSided& call, std::uint64_t id) {
   auto& link = *state.link;
   const transport::RemoteSlice there{call.key != nullptr ? call.key : &no_key, call.offset};
@@ -61,7 +73,7 @@ Result<std::uint64_t> Executor::start(const OneSided& call) {
   if (posted && *posted) return id;
   auto stage = describe_one_sided(*operation);
   outstanding_.end(*operation);
-  if (!posted) return break_with(peer_error(state, stage, std::move(posted).error()));
+  if (!posted) return break_with(one_sided_error(state, stage, std::move(posted).error()));
   return fail(Error{ErrorCode::resource_exhausted, std::move(stage), "the queue to the peer is full"}
                   .on(std::string(state.link->transport_name()))
                   .with(rank_name(call.rank))
@@ -180,6 +192,10 @@ Result<void> Executor::greet_everybody(Deadline deadline) {
 
 std::string_view Executor::transport_to(std::uint32_t rank) const {
   return links_.at(rank)->link->transport_name();
+}
+
+bool Executor::reaches_at_once(std::uint32_t rank) const {
+  return links_.at(rank)->link->transport().limits().registers_any_memory;
 }
 
 std::uint64_t Executor::signalled(std::uint32_t rank, std::uint32_t signal) const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collectives/executor.h"
+#include "collectives/failure.h"
 
 namespace cenote::collectives {
 namespace {
@@ -100,7 +101,7 @@ std::optional<Error> Executor::lost(const LinkState& state) const {
   auto error = state.link->failure();
   const auto* operation = outstanding_.oldest_to(state.link->rank());
   if (error && operation != nullptr && state.link->lost_one_sided())
-    return peer_error(state, describe_one_sided(*operation), std::move(*error));
+    return one_sided_error(state, describe_one_sided(*operation), std::move(*error));
   const auto* chunk = state.link->oldest_sent();
   if (!error || chunk == nullptr) return std::nullopt;
   return peer_error(state, *static_cast<const ActiveOperation*>(chunk->operation), "send", std::move(*error));
@@ -247,13 +248,13 @@ Result<void> Executor::same_call(const LinkState& state, const ActiveOperation& 
   if ((head.flags & wire::with_call) != 0) std::memcpy(&theirs, message + sizeof head, sizeof theirs);
   if (theirs == operation.header && head.sequence == static_cast<std::uint32_t>(operation.sequence))
     return {};
-  return fail(
-      Error{ErrorCode::invalid_argument, fmt::format("{} of rank {}", describe(operation), options_.rank),
-            fmt::format("ranks disagree: rank {} calls {} (operation {}), rank {} calls {} (operation {})",
-                        options_.rank, wire::text(operation.header), operation.sequence, state.link->rank(),
-                        wire::text(theirs), head.sequence)}
-          .with(fmt::format("rank {}", state.link->rank()))
-          .fix("all ranks must make the same calls in the same order"));
+  return fail(Error{ErrorCode::invalid_argument,
+                    fmt::format("{} of rank {}", describe(operation), options_.rank),
+                    fmt::format("{}rank {} calls {} (operation {}), rank {} calls {} (operation {})",
+                                disagree, options_.rank, wire::text(operation.header), operation.sequence,
+                                state.link->rank(), wire::text(theirs), head.sequence)}
+                  .with(fmt::format("rank {}", state.link->rank()))
+                  .fix(std::string(disagree_remedy)));
 }
 
 Result<void> Executor::consume(ActiveOperation& operation, const Instance& instance, std::uint64_t at,

@@ -191,6 +191,12 @@ Error Executor::peer_error(const LinkState& state, const std::string& stage, Err
   error.cause = told ? fmt::format("rank {} says: {}", direct, innermost(cause.cause)) : cause.cause;
   error.remedy = std::move(cause.remedy);
   error.native = cause.native;
+  if (const auto differs = disagreement(cause.cause)) {
+    error.code = ErrorCode::invalid_argument;
+    error.peer = rank_name(told == options_.rank ? direct : *told);
+    error.cause = *differs;
+    error.remedy = disagree_remedy;
+  }
   return error;
 }
 
@@ -208,6 +214,10 @@ void Executor::listen_for_the_cause(Error& error) {
       const auto failure = state->link->failure();
       const auto told = failure ? named_culprit(failure->cause) : std::nullopt;
       if (!told) continue;
+      if (const auto differs = disagreement(failure->cause)) {
+        error = peer_error(*state, error.stage, *failure);
+        return;
+      }
       error.cause += fmt::format("; rank {} says: {}", rank, innermost(failure->cause));
       error.peer = rank_name(*told);
       return;

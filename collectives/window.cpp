@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +19,9 @@ namespace {
 
 constexpr std::size_t record_bytes = 1024;  ///< of what each rank says of its part
 constexpr std::size_t most_text = 300;
-constexpr std::uint32_t magic = 0x31574e43;  // "CNW1"
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 48;  ///< of an address space
+constexpr std::uint32_t magic = 0x31574e43;                   // "CNW1"
+constexpr std::size_t most_reads = 64;                        ///< at once, to see that parts are reached
 constexpr const char* stage = "create a window";
 
 using Regions = std::vector<std::pair<std::string, std::unique_ptr<transport::Region>>>;
@@ -29,13 +33,29 @@ struct Part {
   Bytes own;  ///< where no transport was asked: a group of one
 };
 
+/// No memory is not a failure of the system's.
+Error for_want_of_memory(Error error) {
+  const auto lacks = {ENOMEM, ENOSPC, EFBIG, EMFILE, ENFILE};
+  if (error.code == ErrorCode::system_error && std::ranges::find(lacks, error.native) != lacks.end())
+    error.code = ErrorCode::resource_exhausted;
+  return error;
+}
+
 Result<Part> make_part(const WindowOptions& options, std::vector<transport::Transport*> used) {
+  if (options.refusal) return fail(*options.refusal);
   Part part;
   part.memory = options.memory;
   if (part.memory.size == 0) return part;
+  if (part.memory.address == 0 && part.memory.size > most_bytes)
+    return fail(ErrorCode::invalid_argument, stage, fmt::format("{} bytes", part.memory.size));
   if (part.memory.address == 0) {
     if (used.empty()) {
-      part.own.resize(part.memory.size);
+      try {
+        part.own.resize(part.memory.size);
+      } catch (const std::bad_alloc&) {
+        return fail(ErrorCode::resource_exhausted, stage,
+                    fmt::format("{} bytes: no memory", part.memory.size));
+      }
       part.memory = MemoryDescription::of_host(part.own.data(), part.own.size());
       return part;
     }
@@ -43,7 +63,7 @@ Result<Part> make_part(const WindowOptions& options, std::vector<transport::Tran
     const auto picky =
         std::ranges::find_if(used, [](const auto* t) { return !t->limits().registers_any_memory; });
     auto* maker = picky != used.end() ? *picky : used.front();
-    CENOTE_ASSIGN(auto region, maker->allocate(part.memory.size));
+    CENOTE_ASSIGN(auto region, maker->allocate(part.memory.size).map_error(for_want_of_memory));
     part.memory = MemoryDescription::of_host(region->bytes().data(), part.memory.size);
     part.regions.emplace_back(maker->name(), std::move(region));
     std::erase(used, maker);
@@ -191,6 +211,29 @@ class WindowImpl final : public Window {
   std::vector<Theirs> theirs_;
 };
 
+/// A byte of each part is read. So shared memory, which a peer hands out when it is first asked, is mapped
+/// while that peer is in this call too.
+Result<void> reach_everybody(Executor& executor, const std::vector<Theirs>& theirs, std::uint32_t self,
+                             Deadline deadline) {
+  std::vector<std::byte> bytes(theirs.size());
+  std::vector<std::uint64_t> flying;
+  const auto land = [&]() -> Result<void> {
+    for (const auto id : std::exchange(flying, {})) CENOTE_TRY(executor.wait(id, deadline));
+    return {};
+  };
+  for (std::uint32_t rank = 0; rank < theirs.size(); ++rank) {
+    if (rank == self || theirs[rank].bytes == 0 || executor.reaches_at_once(rank)) continue;
+    if (flying.size() == most_reads) CENOTE_TRY(land());
+    const std::span local(&bytes[rank], 1);
+    auto id = executor.start({Outstanding::Kind::get, rank, &theirs[rank].key, 0, local});
+    // What the program has in flight leaves no room: the first put asks for that mapping.
+    if (!id && id.error().code == ErrorCode::resource_exhausted) continue;
+    if (!id) return fail(std::move(id).error());
+    flying.push_back(*id);
+  }
+  return land();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Window>> make_window(Communicator& communicator, Executor& executor,
@@ -204,14 +247,22 @@ Result<std::unique_ptr<Window>> make_window(Communicator& communicator, Executor
                                                      MemoryDescription::of_host(all.data(), all.size()),
                                                      record_bytes / sizeof(std::int32_t), CENOTE_INT32));
   CENOTE_TRY(communicator.wait(request, deadline));
-  // All links stand before anybody says so: who only reads its memory from here on is reached.
-  CENOTE_TRY(executor.greet_everybody(deadline));
   std::vector<Theirs> theirs;
-  for (std::uint32_t rank = 0; rank < communicator.size(); ++rank) {
+  std::optional<Error> refused;
+  for (std::uint32_t rank = 0; rank < communicator.size() && !refused; ++rank) {
     const auto transport = rank == communicator.rank() ? std::string_view{} : executor.transport_to(rank);
-    CENOTE_ASSIGN(theirs.emplace_back(),
-                  read_record(std::span(all).subspan(rank * record_bytes, record_bytes), rank, transport));
+    auto record = read_record(std::span(all).subspan(rank * record_bytes, record_bytes), rank, transport);
+    if (record) {
+      theirs.push_back(*record);
+    } else {
+      refused = std::move(record).error();
+    }
   }
+  if (!refused) CENOTE_TRY(reach_everybody(executor, theirs, communicator.rank(), deadline));
+  // All links stand, and all parts are reached, before anybody says so: who only reads its memory from here
+  // on is written to.
+  CENOTE_TRY(executor.greet_everybody(deadline));
+  if (refused) return fail(std::move(*refused));
   return std::make_unique<WindowImpl>(executor, communicator.rank(), std::move(*part), std::move(theirs));
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "collectives/communicator.h"
@@ -20,6 +21,7 @@ class Executor;
 struct WindowOptions {
   MemoryDescription memory{};  ///< this rank's part; one without address is allocated: zeroed, page aligned
   Clock::duration timeout = std::chrono::seconds(30);
+  std::optional<Error> refusal{};  ///< why this rank cannot take part: all ranks are told
 };
 
 class Window {

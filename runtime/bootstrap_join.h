@@ -23,8 +23,9 @@ struct Tree {
 
 /// Returns when every rank of the group is connected. Errors: deadline_exceeded (names who is missing),
 /// cancelled, permission_denied (wrong secret), already_exists (that rank is there), invalid_argument (sizes
-/// differ), peer_failed (the root or a neighbour is gone; or a rank left after it had registered, and did not
-/// come back within 1.5 s: it is named).
+/// differ; or others contradict each other, by that or by coming twice: all are told), peer_failed (the root
+/// or a neighbour is gone; or a rank left after it had registered, and did not come back within 1.5 s: it is
+/// named).
 Result<Tree> join_tree(const UniqueId& id, std::uint32_t rank, std::uint32_t size, Deadline deadline,
                        const CancelFlag* cancel);
 

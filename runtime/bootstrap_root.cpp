@@ -14,6 +14,7 @@
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
 #include "runtime/process.h"
+#include "runtime/rank_name.h"
 #include "runtime/tcp_socket.h"
 
 namespace cenote {
@@ -74,6 +75,7 @@ class Root final : public BootstrapRoot {
   void take_frame(Client& client, std::span<const std::byte> frame);
   void greet(Client& client, Reader& reader);
   static void refuse(Client& client, ErrorCode code, std::string_view cause);
+  void end_group(std::string cause);
   void tell_parent(Client& client);
   void tell_missing(Client& client);
   void tell_losses();
@@ -94,6 +96,7 @@ class Root final : public BootstrapRoot {
   std::unordered_map<std::uint32_t, bool> joined_;  ///< ranks that said `done` and may have gone
   std::vector<Loss> losses_;                        ///< oldest first
   std::uint32_t size_ = 0;                          ///< as the first rank said
+  std::string contradiction_;                       ///< why the group cannot form any more
   std::size_t strangers_ = 0;
   bool out_of_descriptors_ = false;
   std::vector<pollfd> polled_;
@@ -240,14 +243,23 @@ void Root::greet(Client& client, Reader& reader) {
                   "rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist");
   if (!joined_.empty())
     return refuse(client, ErrorCode::already_exists, "the group already stands; make a new id");
+  if (!contradiction_.empty()) return refuse(client, ErrorCode::invalid_argument, contradiction_);
   if (ranks_.empty()) size_ = size;
-  if (size != size_)
-    return refuse(
-        client, ErrorCode::invalid_argument,
-        "it expects " + std::to_string(size) + " ranks, the others expect " + std::to_string(size_));
-  if (const auto there = ranks_.find(rank); there != ranks_.end() && !there->second->channel.closed())
-    return refuse(client, ErrorCode::already_exists,
-                  "rank " + std::to_string(rank) + " is already there, from " + there->second->from.text());
+  if (size != size_) {
+    const auto differs = std::to_string(size) + " ranks, the others expect " + std::to_string(size_);
+    end_group(rank_name(rank) + " expects " + differs);
+    return refuse(client, ErrorCode::invalid_argument, "it expects " + differs);
+  }
+  if (const auto there = ranks_.find(rank); there != ranks_.end()) {
+    auto& first = *there->second;
+    first.channel.fill();  // whether it has died meanwhile
+    if (!first.channel.closed()) {
+      refuse(client, ErrorCode::already_exists,
+             rank_name(rank) + " is already there, from " + first.from.text());
+      return end_group(rank_name(rank) + " came twice, from " + first.from.text() + " and from " +
+                       client.from.text());
+    }
+  }
   std::erase_if(losses_, [rank](const Loss& loss) { return loss.rank == rank; });
   client.rank = rank;
   client.since = Clock::now();
@@ -271,6 +283,16 @@ void Root::refuse(Client& client, ErrorCode code, std::string_view cause) {
   client.channel.queue(Writer().put(Kind::refused).put(code).text(cause).bytes());
   client.leaving = true;
   client.leave_by = Deadline::in(std::chrono::seconds(1));
+}
+
+/// Who has shown the secret contradicts the others: nobody can say which of them is right, and all are told.
+void Root::end_group(std::string cause) {
+  contradiction_ = std::move(cause);
+  for (const auto& [rank, client] : ranks_) {
+    if (client->leaving) continue;
+    refuse(*client, ErrorCode::invalid_argument, contradiction_);
+    client->channel.flush();
+  }
 }
 
 void Root::tell_parent(Client& client) {

@@ -32,6 +32,10 @@ if(CENOTE_SANITIZE)
 endif()
 add_test(NAME collectives_c_api_test COMMAND collectives_c_api_test)
 set_tests_properties(collectives_c_api_test PROPERTIES TIMEOUT 60 LABELS unit)
+# What C programs are told of failures, over the shared library alone.
+cenote_test(collectives_c_api_failures_test
+  SOURCES multi/collectives/c_api_failures_test.cpp
+  USES cenote_shared LABELS multi)
 # The C++ headers, over both libraries.
 cenote_test(cpp_api_test SOURCES unit/collectives/cpp_api_test.cpp USES cenote_shared cenote_pool_shared)
 # The same on device buffers, over an emulated driver that the program loads as it would the real one.

@@ -14,7 +14,8 @@
  * (the owner may change with any synchronisation); only cenote_comm_abort may be called from others.
  * Different communicators are independent. The library makes no thread but the one that serves a
  * cenote_unique_id.
- *  - A child of fork() may not use what its parent made.
+ *  - A child of fork() may not use what its parent made: CENOTE_INVALID_ARGUMENT, and nothing is touched.
+ * Destroying it there does nothing.
  */
 #ifndef CENOTE_CENOTE_H
 #define CENOTE_CENOTE_H
@@ -114,7 +115,13 @@ typedef struct cenote_comm_options {
 } cenote_comm_options;
 
 /** Collective: returns when all ranks have called it. Errors: CENOTE_DEADLINE_EXCEEDED (names the missing
- * ranks), CENOTE_INVALID_ARGUMENT (also where ranks disagree about an option: names rank and option). */
+ * ranks), CENOTE_INVALID_ARGUMENT (also where ranks disagree about an option: names rank and option),
+ * CENOTE_ALREADY_EXISTS (that rank is there, or the group stands already), CENOTE_PERMISSION_DENIED (the id's
+ * secret is not that of the group), CENOTE_PEER_FAILED (a rank, or the process that serves the id, has gone),
+ * CENOTE_SYSTEM_ERROR (also where nobody serves the id any more), CENOTE_NOT_SUPPORTED,
+ * CENOTE_RESOURCE_EXHAUSTED. A rank that contradicts the group, by a number that is taken or another `ranks`,
+ * ends it: the others get CENOTE_INVALID_ARGUMENT, which names the rank and what differs. A `rank` that is
+ * not below `ranks` is refused where it is, and is missing to the others. */
 CENOTE_API cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_options* options,
                                             cenote_comm** comm);
 
@@ -150,6 +157,7 @@ typedef struct cenote_request {
  * All ranks start the same operations in the same order. Starting never blocks; cenote_test and cenote_wait
  * make progress. Several operations may be in flight on one communicator. After a failure the communicator is
  * broken: every later call returns the first failure, and the contents of buffers in flight are undefined.
+ * Ranks that make different calls all get CENOTE_INVALID_ARGUMENT, which says what differs and between whom.
  * `count` is in elements of `type`. Errors of all four: CENOTE_INVALID_ARGUMENT, and those of a broken
  * communicator. */
 
@@ -225,11 +233,14 @@ CENOTE_API cenote_status cenote_broadcast_buffer(cenote_comm* comm, const cenote
                                                  cenote_type type, uint32_t root, cenote_request* request);
 
 /** *done = 1: complete, and the request is {0} again; 0: call again. Makes progress, never blocks. A request
- * of {0} is complete. Errors: how the operation failed (the request is then {0}). */
+ * of {0} is complete, unless the communicator is broken. Errors: how the operation failed (the request is
+ * then {0}); on a broken communicator its first failure, for {0} too. */
 CENOTE_API cenote_status cenote_test(cenote_comm* comm, cenote_request* request, int* done);
 
 /** Waits until the operation is complete, its deadline has passed, or `timeout_ms` have (0: only its own
- * deadline). Spins briefly, then sleeps in the kernel. Errors: how the operation failed. */
+ * deadline). Spins briefly, then sleeps in the kernel. A wait that ends at `timeout_ms`
+ * (CENOTE_DEADLINE_EXCEEDED) breaks the communicator, as the operation's own deadline does: to look whether
+ * it is complete, cenote_test. Errors: as cenote_test. */
 CENOTE_API cenote_status cenote_wait(cenote_comm* comm, cenote_request* request, uint32_t timeout_ms);
 
 /* ---- put, get and signals ---- */
@@ -263,9 +274,10 @@ typedef struct cenote_window_options {
   uint32_t timeout_ms; /**< for cenote_window_create; 0: 30 s */
 } cenote_window_options;
 
-/** Collective: returns when all ranks have called it; from then on each is connected with every other.
- * Errors: those of a collective; where a rank cannot make its part, all get its status, and it is named
- * (CENOTE_NOT_SUPPORTED, CENOTE_RESOURCE_EXHAUSTED, ...): the communicator is not broken by that. */
+/** Collective: returns when all ranks have called it; from then on each is connected with every other,
+ * and over shared memory reaches its part without a call of its. Errors: those of a collective; where a rank
+ * cannot make its part, all get its status, and it is named (CENOTE_NOT_SUPPORTED, CENOTE_RESOURCE_EXHAUSTED,
+ * ...): the communicator is not broken by that. */
 CENOTE_API cenote_status cenote_window_create(cenote_comm* comm, const cenote_window_options* options,
                                               cenote_window** window);
 
@@ -301,13 +313,15 @@ CENOTE_API cenote_status cenote_signal(cenote_comm* comm, uint32_t rank, uint32_
                                        cenote_request* request);
 
 /** *count = how often `rank` has added to this rank's counter `signal`, from the communicator's beginning:
- * what it had put before may be read. Makes progress, never blocks. Errors as cenote_signal. */
+ * what it had put before may be read. Makes progress, never blocks. Errors as cenote_signal; *count is then
+ * what had arrived before the failure. */
 CENOTE_API cenote_status cenote_signal_count(cenote_comm* comm, uint32_t rank, uint32_t signal,
                                              uint64_t* count);
 
 /** Waits until that is `count` or more. `timeout_ms` 0, or more than it: the communicator's operation
- * timeout; a wait that ends there (CENOTE_DEADLINE_EXCEEDED) breaks nothing and may be made again. Errors:
- * also CENOTE_PEER_FAILED when `rank` has ended and the signal has not come. */
+ * timeout; a wait that ends there (CENOTE_DEADLINE_EXCEEDED) breaks nothing and may be made again. What has
+ * arrived succeeds on a broken communicator too. Errors: also CENOTE_PEER_FAILED when `rank` has ended and
+ * the signal has not come. */
 CENOTE_API cenote_status cenote_signal_wait(cenote_comm* comm, uint32_t rank, uint32_t signal, uint64_t count,
                                             uint32_t timeout_ms);
 

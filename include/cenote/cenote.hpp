@@ -88,31 +88,43 @@ class [[nodiscard]] Request {
  public:
   Request() = default;
   Request(cenote_comm* comm, cenote_request request) : comm_(comm), request_(request) {}
-  Request(Request&& other) noexcept : comm_(other.comm_), request_(std::exchange(other.request_, {})) {}
+  Request(Request&& other) noexcept
+      : comm_(other.comm_),
+        request_(std::exchange(other.request_, {})),
+        failed_(std::exchange(other.failed_, false)) {}
   Request& operator=(Request&& other) noexcept {
     comm_ = other.comm_;
     request_ = std::exchange(other.request_, {});
+    failed_ = std::exchange(other.failed_, false);
     return *this;
   }
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
   ~Request() = default;
 
-  /// Makes progress, never blocks. True: complete. Throws how the operation failed.
+  /// Makes progress, never blocks. True: complete. Throws how the operation failed, each time.
   [[nodiscard]] bool ready() {
-    if (request_.sequence == 0) return true;
+    if (over()) return true;
     int done = 0;
-    detail::check(cenote_test(comm_, &request_, &done));
+    ended(cenote_test(comm_, &request_, &done));
     return done != 0;
   }
-  /// Zero: until the operation's own deadline. Throws how the operation failed.
+  /// Zero: until the operation's own deadline. A shorter `timeout` that passes breaks the communicator too.
+  /// Throws how the operation failed, each time.
   void wait(std::chrono::nanoseconds timeout = {}) {
-    if (request_.sequence != 0) detail::check(cenote_wait(comm_, &request_, detail::milliseconds(timeout)));
+    if (!over()) ended(cenote_wait(comm_, &request_, detail::milliseconds(timeout)));
   }
 
  private:
+  [[nodiscard]] bool over() const { return request_.sequence == 0 && !failed_; }
+  void ended(cenote_status status) {
+    failed_ = status != CENOTE_SUCCESS;
+    detail::check(status);
+  }
+
   cenote_comm* comm_ = nullptr;
   cenote_request request_{};
+  bool failed_ = false;
 };
 
 /// cenote_context_options; an empty optional is the default there.

@@ -111,6 +111,21 @@ TEST(CppApi, WhatDoesNotFitIsAnErrorWithStatusAndText) {
       CENOTE_INVALID_ARGUMENT);
 }
 
+TEST(CppApi, AWaitThatFailedFailsAgain) {
+  on_ranks(2, [](cenote::Communicator& group) {
+    if (group.rank() == 1) std::this_thread::sleep_for(400ms);  // the late rank
+    if (group.rank() == 1) {
+      EXPECT_EQ(status_of([&] { group.barrier().wait(); }), CENOTE_PEER_FAILED);
+      return;
+    }
+    auto request = group.barrier();
+    EXPECT_EQ(status_of([&] { request.wait(50ms); }), CENOTE_DEADLINE_EXCEEDED);
+    auto moved = std::move(request);
+    EXPECT_EQ(status_of([&] { moved.wait(); }), CENOTE_DEADLINE_EXCEEDED);
+    EXPECT_EQ(status_of([&] { static_cast<void>(moved.ready()); }), CENOTE_DEADLINE_EXCEEDED);
+  });
+}
+
 TEST(CppApi, WindowsPutAndGetElements) {
   on_ranks(2, [](cenote::Communicator& group) {
     cenote::Window window(group, 10 * sizeof(std::uint32_t));
