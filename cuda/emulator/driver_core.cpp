@@ -19,7 +19,6 @@ std::unique_ptr<Driver> make_emulated_driver(EmulatorOptions options) {
 namespace cenote::cuda::emulator {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr int kDriverVersion = 13000;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kMostDevices = 64;  // a region's access is a mask of 64 bits
@@ -116,22 +115,6 @@ const void*& host_function_of() {
   return driver;
 }
 
-bool ForkMark::set() {
-  void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return false;
-  if (madvise(page, kPage, MADV_WIPEONFORK) != 0) {
-    munmap(page, kPage);
-    return false;
-  }
-  *static_cast<int*>(page) = 1;
-  page_ = static_cast<int*>(page);
-  return true;
-}
-
-ForkMark::~ForkMark() {
-  if (page_ != nullptr) munmap(page_, kPage);
-}
-
 EmulatedDriver::State::State(EmulatorOptions given) : options(std::move(given)), refusals(draw(options)) {
   const auto count = std::min(options.devices.size(), kMostDevices);
   for (std::size_t i = 0; i < count; ++i) devices.push_back(make_device(options, i));
@@ -219,8 +202,8 @@ Status EmulatedDriver::fault_of(const Entered& in) const {
 }
 
 Status EmulatedDriver::init_devices() {
-  if (!state_->fork_mark.set())
-    return refuse(thread_state(), Status::operating_system, "no page for the fork mark");
+  if (auto marked = state_->fork_mark.set(); !marked)
+    return refuse(thread_state(), Status::operating_system, marked.error().message());
   for (std::size_t i = 0; i < state_->devices.size(); ++i) {
     auto& card = state_->devices[i];
     auto heap = DeviceHeap::create(card.memory_bytes, mix(state_->options.seed + i));

@@ -12,25 +12,9 @@
 #include <vector>
 
 #include "cuda/emulator/driver.h"
+#include "runtime/fork_mark.h"
 
 namespace cenote::cuda::emulator {
-
-/// A page that a forked child finds empty: how a call notices that the driver's threads are not there.
-class ForkMark {
- public:
-  ForkMark() = default;
-  ~ForkMark();
-  ForkMark(const ForkMark&) = delete;
-  ForkMark& operator=(const ForkMark&) = delete;
-  /// False when the page could not be had.
-  bool set();
-  [[nodiscard]] bool forked() const {
-    return page_ != nullptr && *static_cast<const volatile int*>(page_) == 0;
-  }
-
- private:
-  int* page_ = nullptr;
-};
 
 struct EmulatedDriver::State {
   explicit State(EmulatorOptions given);

@@ -19,7 +19,9 @@
  * defaults), but the text of the last failure is cenote_pool_last_error(): the two libraries know nothing of
  * each other. Threads: every function may be called from any thread; destroy and close only when no other
  * call is running on that object. A child of fork() connects by itself: what its parent made is refused
- * there.
+ * there (CENOTE_INVALID_ARGUMENT), and may be closed and destroyed there, of which nobody hears. Outputs: a
+ * call that fails writes none of them, so handles and addresses stay as they were; only what
+ * cenote_gpu_download copies may have arrived in part.
  *
  * This library has no gRPC, protobuf or OpenSSL in it. Each pool has a helper process, `cenote session`, with
  * the certificates and keys: it asks the broker, renews, and gives back. Work on the GPUs goes from this
@@ -72,25 +74,32 @@ typedef struct cenote_lease_options {
   uint64_t memory_bytes; /**< of each; 0: whole devices */
   uint32_t ttl_ms;       /**< how long it lives without renewal; 0: the broker's default */
   const char* note;      /**< for listings; NULL: none */
-  uint32_t timeout_ms;   /**< 0: 10 s */
+  uint32_t timeout_ms;   /**< to get the broker's answer, not to wait for GPUs; 0: 10 s */
 } cenote_lease_options;
 
 /** Leases GPUs. The lease renews itself, also over outages of the broker and while the program is stopped,
  * until it is released or destroyed. It is given back when the program ends without either.
- * Errors: CENOTE_RESOURCE_EXHAUSTED (none free now), CENOTE_INVALID_ARGUMENT (the pool can never grant it),
- *  CENOTE_PEER_FAILED (no broker). */
+ * A broker that cannot be reached is tried again until `timeout_ms` is over. One that answers is not waited
+ * for: GPUs of a lease that has just ended are being cleared for a moment, and whoever wants them asks again.
+ * Errors: CENOTE_RESOURCE_EXHAUSTED (none free now, or they are being cleared: ask again),
+ *  CENOTE_INVALID_ARGUMENT (the pool can never grant it), CENOTE_PEER_FAILED or CENOTE_DEADLINE_EXCEEDED (no
+ *  broker). */
 CENOTE_API cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* options,
                                            cenote_lease** lease);
 /** A lease from a file (`cenote lease --detach`); NULL: that of the setting client.lease_file, which
- *  `cenote lease -- CMD` sets. Whoever made it keeps renewing it, or nobody does. */
+ *  `cenote lease -- CMD` sets. Whoever made it keeps renewing it, or nobody does. The file is not checked
+ *  with the broker: the lease may be over already, which cenote_lease_state tells soon. */
 CENOTE_API cenote_status cenote_pool_adopt(cenote_pool* pool, const char* lease_file, cenote_lease** lease);
-/** Gives the devices back. `timeout_ms` 0: 10 s. Errors: CENOTE_NOT_FOUND (it was released before). */
+/** Gives the devices back. `timeout_ms` 0: 10 s. Errors: CENOTE_NOT_FOUND (it was released before; an adopted
+ * one: by anybody, or its ttl has passed). */
 CENOTE_API cenote_status cenote_lease_release(cenote_lease* lease, uint32_t timeout_ms);
 /** Stops renewing and waits for nobody: a lease that was not released ends with its ttl. */
 CENOTE_API void cenote_lease_destroy(cenote_lease* lease);
 
 /** CENOTE_SUCCESS while the lease is held; afterwards why not: it was released, the broker ended it, or the
- * helper is gone (CENOTE_PEER_FAILED; nobody renews it then). Waits for nobody. */
+ * helper is gone (CENOTE_PEER_FAILED; nobody renews it then). Waits for nobody: the helper hears of an end at
+ * its next renewal, a third of the ttl after the last, and of that of an adopted lease by asking the broker
+ * every 3 s; while the broker is away it stays as it was. */
 CENOTE_API cenote_status cenote_lease_state(const cenote_lease* lease);
 /** Its name; lives as long as the lease. */
 CENOTE_API const char* cenote_lease_id(const cenote_lease* lease);
@@ -120,14 +129,14 @@ typedef struct cenote_kernel cenote_kernel;
 
 /** Ends an earlier session of the lease. `timeout_ms` 0: 30 s. */
 CENOTE_API cenote_status cenote_lease_open(cenote_lease* lease, uint32_t timeout_ms, cenote_gpus** gpus);
-/** What was made on the devices ends with it: memory, modules, kernels. */
+/** What was made on the devices ends with it: memory, modules, kernels. In a child of fork() nothing does. */
 CENOTE_API void cenote_gpus_close(cenote_gpus* gpus);
 
 /* Errors of all that follow: CENOTE_INVALID_ARGUMENT (NULL, no such device), and CENOTE_DRIVER_ERROR for what
  * the device or its worker answers, at this call or of earlier work: no memory, no such address or function,
  * a worker that is gone, a lease that has ended. The text says which. */
 
-/** Free and total bytes of the leased share. Waits for an answer. */
+/** Free and total bytes of the leased share; either pointer may be NULL. Waits for an answer. */
 CENOTE_API cenote_status cenote_gpu_memory(cenote_gpus* gpus, uint32_t device, uint64_t* free_bytes,
                                            uint64_t* total_bytes);
 /** Memory of the device, by its address there: the caller's until cenote_gpu_free or the end of `gpus`. */
@@ -143,13 +152,14 @@ CENOTE_API cenote_status cenote_gpu_upload(cenote_gpus* gpus, uint32_t device, u
 CENOTE_API cenote_status cenote_gpu_download(cenote_gpus* gpus, uint32_t device, void* dst, uint64_t src,
                                              size_t bytes);
 
-/** PTX text (with its final 0 counted in `bytes`) or a fatbin. Lives as long as `gpus`. */
+/** PTX text (with its final 0 counted in `bytes`) or a fatbin; at least one byte. Lives as long as `gpus`. */
 CENOTE_API cenote_status cenote_gpu_load(cenote_gpus* gpus, uint32_t device, const void* image, size_t bytes,
                                          cenote_module** module);
 /** The function `name` of the module. Lives as long as `gpus`. */
 CENOTE_API cenote_status cenote_module_kernel(cenote_module* module, const char* name,
                                               cenote_kernel** kernel);
-/** `arguments[i]` points at argument i, as in cuLaunchKernel. Returns when the launch is on its way. */
+/** `arguments[i]` points at argument i, as in cuLaunchKernel; NULL there is refused. Returns when the launch
+ * is on its way. */
 CENOTE_API cenote_status cenote_kernel_launch(cenote_kernel* kernel, const uint32_t grid[3],
                                               const uint32_t block[3], uint32_t shared_bytes,
                                               void** arguments);
@@ -158,7 +168,7 @@ CENOTE_API cenote_status cenote_gpu_synchronize(cenote_gpus* gpus, uint32_t devi
 
 /** recv[d] = op over all devices of send[d], `count` elements; one address for each device of the lease. The
  * devices exchange directly; nothing passes through this process. Ordered with each device's work; does not
- * wait. */
+ * wait, but the first call of a session does, while the devices find each other. */
 CENOTE_API cenote_status cenote_gpus_allreduce(cenote_gpus* gpus, const uint64_t* send, const uint64_t* recv,
                                                size_t count, cenote_type type, cenote_op op);
 

@@ -22,9 +22,16 @@ Result<void> check(const cuda::Driver& driver, const char* stage, cuda::Status s
   return fail(std::move(error));
 }
 
+Result<void> check_process(const cenote_gpus& gpus, const char* stage) {
+  if (!gpus.process.forked()) return {};
+  return fail(Error{ErrorCode::invalid_argument, stage, "the devices were opened before fork()"}.fix(
+      "connect, lease and open in the child"));
+}
+
 // Makes the device current on this thread, as CUDA wants it before most calls.
 Result<cuda::Driver*> on_device(cenote_gpus* gpus, uint32_t device, const char* stage) {
   if (gpus == nullptr) return bad(stage, "`gpus` is NULL");
+  CENOTE_TRY(check_process(*gpus, stage));
   if (device >= gpus->contexts.size()) return bad(stage, fmt::format("there is no device {}", device));
   CENOTE_TRY(check(*gpus->driver, stage, gpus->driver->ctx_set_current(gpus->contexts[device])));
   return gpus->driver.get();
@@ -32,6 +39,7 @@ Result<cuda::Driver*> on_device(cenote_gpus* gpus, uint32_t device, const char* 
 
 Result<std::unique_ptr<cenote_gpus>> open(dropin::HelperLease& lease, Deadline deadline) {
   auto gpus = std::make_unique<cenote_gpus>();
+  CENOTE_TRY(gpus->process.set());
   CENOTE_ASSIGN(gpus->driver, lease.open(deadline));
   auto& driver = *gpus->driver;
   constexpr auto kStage = "open the leased devices";
@@ -46,6 +54,15 @@ Result<std::unique_ptr<cenote_gpus>> open(dropin::HelperLease& lease, Deadline d
     gpus->contexts.push_back(context);
   }
   return gpus;
+}
+
+Result<std::size_t> parameters_of(cuda::Driver& driver, cuda::Function function, const char* stage) {
+  cuda::ParamInfo info;
+  for (std::size_t i = 0;; ++i) {
+    const auto status = driver.func_get_param_info(&info, function, i);
+    if (status == cuda::Status::invalid_value) return i;  // one after the last
+    CENOTE_TRY(check(driver, stage, status));
+  }
 }
 
 Result<remote::RemoteCommunicator*> communicator(cenote_gpus& gpus) {
@@ -75,7 +92,9 @@ cenote_status cenote_lease_open(cenote_lease* lease, uint32_t timeout_ms, cenote
 }
 
 void cenote_gpus_close(cenote_gpus* gpus) {
-  if (gpus != nullptr) gpus->communicator.reset();  // before its driver
+  // A child leaves its copy as it is: to take it apart would say farewell on the parent's connections.
+  if (gpus == nullptr || gpus->process.forked()) return;
+  gpus->communicator.reset();  // before its driver
   delete gpus;
 }
 
@@ -130,6 +149,7 @@ cenote_status cenote_gpu_load(cenote_gpus* gpus, uint32_t device, const void* im
   return guarded([&]() -> Result<void> {
     constexpr auto kStage = "load a module";
     if (image == nullptr || module == nullptr) return bad(kStage, "`image` or `module` is NULL");
+    if (bytes == 0) return bad(kStage, "the image has no bytes");
     CENOTE_ASSIGN(auto* driver, on_device(gpus, device, kStage));
     auto made = std::make_unique<cenote_module>(cenote_module{gpus, device, nullptr});
     CENOTE_TRY(check(*driver, kStage, driver->module_load_data(&made->module, image, bytes)));
@@ -144,8 +164,9 @@ cenote_status cenote_module_kernel(cenote_module* module, const char* name, ceno
     constexpr auto kStage = "find a kernel";
     if (module == nullptr || name == nullptr || kernel == nullptr) return bad(kStage, "an argument is NULL");
     CENOTE_ASSIGN(auto* driver, on_device(module->gpus, module->device, kStage));
-    auto made = std::make_unique<cenote_kernel>(cenote_kernel{module, nullptr});
+    auto made = std::make_unique<cenote_kernel>(cenote_kernel{module, nullptr, 0});
     CENOTE_TRY(check(*driver, kStage, driver->module_get_function(&made->function, module->module, name)));
+    CENOTE_ASSIGN(made->parameters, parameters_of(*driver, made->function, kStage));
     const std::lock_guard lock(module->gpus->mutex);
     *kernel = module->gpus->kernels.emplace_back(std::move(made)).get();
     return {};
@@ -158,6 +179,11 @@ cenote_status cenote_kernel_launch(cenote_kernel* kernel, const uint32_t grid[3]
     constexpr auto kStage = "launch a kernel";
     if (kernel == nullptr || grid == nullptr || block == nullptr) return bad(kStage, "an argument is NULL");
     CENOTE_ASSIGN(auto* driver, on_device(kernel->module->gpus, kernel->module->device, kStage));
+    for (std::size_t i = 0; i < kernel->parameters; ++i) {
+      if (arguments == nullptr || arguments[i] == nullptr)
+        return bad(kStage, arguments == nullptr ? std::string("`arguments` is NULL, but the kernel has some")
+                                                : fmt::format("`arguments[{}]` is NULL", i));
+    }
     cuda::LaunchConfig config;
     std::copy_n(grid, 3, config.grid);
     std::copy_n(block, 3, config.block);
@@ -177,6 +203,7 @@ cenote_status cenote_gpus_allreduce(cenote_gpus* gpus, const uint64_t* send, con
                                     size_t count, cenote_type type, cenote_op op) {
   return guarded([&]() -> Result<void> {
     if (gpus == nullptr || send == nullptr || recv == nullptr) return bad("allreduce", "an argument is NULL");
+    CENOTE_TRY(check_process(*gpus, "allreduce"));
     CENOTE_ASSIGN(auto* group, communicator(*gpus));
     const auto ranks = gpus->contexts.size();
     return group->allreduce({send, send + ranks}, {recv, recv + ranks}, count, type, op,

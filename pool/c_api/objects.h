@@ -12,6 +12,7 @@
 
 #include "cenote/pool.h"
 #include "pool/dropin/helper_client.h"
+#include "runtime/fork_mark.h"
 #include "runtime/settings.h"
 
 struct cenote_pool {
@@ -34,9 +35,11 @@ struct cenote_module {
 struct cenote_kernel {
   cenote_module* module;
   cenote::cuda::Function function;
+  std::size_t parameters;
 };
 
 struct cenote_gpus {
+  cenote::ForkMark process;  ///< that opened it; a child leaves all below alone
   std::unique_ptr<cenote::pool::remote::RemoteDriver> driver;
   std::vector<cenote::cuda::Context> contexts;                             ///< by device
   std::mutex mutex;                                                        ///< guards what follows

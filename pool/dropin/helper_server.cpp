@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <mutex>
+#include <set>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -21,7 +24,8 @@ namespace cenote::pool::dropin {
 namespace {
 
 constexpr auto kGiveBack = std::chrono::seconds(10);
-constexpr std::size_t kMostAtOnce = 256;  // requests; each has a thread
+constexpr std::size_t kMostAtOnce = 256;         // requests; each has a thread
+constexpr auto kLook = std::chrono::seconds(3);  // for adopted leases that others have ended
 
 struct KeptLease {
   std::unique_ptr<client::Lease> lease;
@@ -33,6 +37,16 @@ LeaseReply describe(LeaseNumber number, const client::LeaseInfo& info) {
   for (const auto& device : info.devices)
     reply.gpus.push_back({device.uuid, device.model, device.agent, device.memory_bytes});
   return reply;
+}
+
+Error over(const std::string& lease) {
+  return Error{ErrorCode::not_found, "keep lease " + lease,
+               "it is over: it was released, or its time to live has passed"}
+      .fix("lease again");
+}
+
+bool lists(const std::vector<client::LeaseInfo>& leases, const std::string& id) {
+  return std::ranges::find(leases, id, &client::LeaseInfo::id) != leases.end();
 }
 
 class Server {
@@ -150,7 +164,10 @@ class Server {
     CENOTE_ASSIGN(auto* client, connected());
     CENOTE_ASSIGN(const auto file, client::decode_lease_file(ask.file));
     CENOTE_ASSIGN(auto lease, client->adopt(file, false));
-    return keep(std::move(lease), false);
+    auto adopted = keep(std::move(lease), false);
+    const std::lock_guard lock(mutex_);
+    if (!over_ && !looks_.joinable()) looks_ = std::thread([this, client] { look(*client); });
+    return adopted;
   }
 
   Result<ReplyBody> done(const OpenAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
@@ -161,6 +178,12 @@ class Server {
 
   Result<ReplyBody> done(const ReleaseAsk& ask, const std::shared_ptr<KeptLease>& kept, Deadline deadline) {
     if (!kept) return unknown("release a lease");
+    if (!kept->ours) {  // others may have: the broker remembers it for a while, and would say yes again
+      CENOTE_ASSIGN(auto* client, connected());
+      CENOTE_ASSIGN(const auto held, client->leases(deadline, &ending_));
+      const auto id = kept->lease->info().id;
+      if (!lists(held, id)) return fail(over(id));
+    }
     CENOTE_TRY(kept->lease->release(deadline, &ending_));
     static_cast<void>(take_out(ask.lease));
     return DoneReply{};
@@ -195,6 +218,29 @@ class Server {
     kept->lease->on_loss([this, number](const Error& error) { answer(0, LostReply{number, error}); });
   }
 
+  // No renewal of this helper tells of the end of an adopted lease, so the broker's list has to.
+  void look(client::PoolClient& client) {
+    std::set<LeaseNumber> told;
+    std::unique_lock lock(mutex_);
+    while (!ends_.wait_for(lock, kLook, [this] { return over_; })) {
+      std::map<LeaseNumber, std::string> adopted;
+      for (const auto& [number, kept] : leases_) {
+        if (!kept->ours && !told.contains(number)) adopted.emplace(number, kept->lease->info().id);
+      }
+      if (adopted.empty()) continue;
+      lock.unlock();
+      // A broker that is away says nothing of a lease: it is asked again.
+      if (const auto held = client.leases(Deadline::in(kLook), &ending_)) {
+        for (const auto& [number, id] : adopted) {
+          if (lists(*held, id)) continue;
+          answer(0, LostReply{number, over(id)});
+          told.insert(number);
+        }
+      }
+      lock.lock();
+    }
+  }
+
   void answer(std::uint64_t id, ReplyBody body) {
     auto frame = encode(Reply{id, std::move(body)});
     if (frame.size() > max_frame) {
@@ -222,6 +268,14 @@ class Server {
   void finish() {
     ending_.raise();
     ::shutdown(socket_.get(), SHUT_RDWR);
+    std::thread looks;
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+      looks.swap(looks_);
+    }
+    ends_.notify_all();
+    if (looks.joinable()) looks.join();
     const auto deadline = Deadline::in(kGiveBack);
     give_back(deadline);  // while the requests in flight end: a broker may be slow to hear of it
     for (auto& task : tasks_) task.thread.join();
@@ -252,6 +306,9 @@ class Server {
   std::unique_ptr<client::PoolClient> client_;
   std::map<LeaseNumber, std::shared_ptr<KeptLease>> leases_;
   LeaseNumber last_number_ = 0;
+  bool over_ = false;
+  std::thread looks_;  ///< from the first adopted lease on
+  std::condition_variable ends_;
 };
 
 }  // namespace

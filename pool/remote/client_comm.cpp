@@ -192,7 +192,9 @@ Result<void> RemoteCommunicatorImpl::allreduce(const std::vector<cuda::DevicePtr
                                                DataType type, ReduceOp op,
                                                const std::vector<cuda::Stream>& streams) {
   constexpr auto stage = "pooled allreduce";
-  const Session::Lock lock(driver_.session_);
+  const RemoteDriverImpl::Call call(driver_);
+  if (op < CENOTE_SUM || op > CENOTE_AVG)
+    return fail(ErrorCode::invalid_argument, stage, "no such operation: " + std::to_string(op));
   CENOTE_ASSIGN(const auto to, targets(stage, streams, type));
   if (send.size() != ranks_.size() || recv.size() != ranks_.size())
     return fail(ErrorCode::invalid_argument, stage, "one buffer for each rank is needed");
@@ -216,7 +218,7 @@ Result<void> RemoteCommunicatorImpl::broadcast(const std::vector<cuda::DevicePtr
                                                DataType type, std::uint32_t root,
                                                const std::vector<cuda::Stream>& streams) {
   constexpr auto stage = "pooled broadcast";
-  const Session::Lock lock(driver_.session_);
+  const RemoteDriverImpl::Call call(driver_);
   CENOTE_ASSIGN(const auto to, targets(stage, streams, type));
   if (buffers.size() != ranks_.size() || root >= ranks_.size())
     return fail(ErrorCode::invalid_argument, stage,

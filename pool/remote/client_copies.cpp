@@ -47,7 +47,7 @@ Status RemoteDriverImpl::upload(cuda::DevicePtr dst, const void* src, std::size_
 }
 
 Status RemoteDriverImpl::memcpy_htod(cuda::DevicePtr dst, const void* src, std::size_t bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   return upload(dst, src, bytes, target);
@@ -55,14 +55,14 @@ Status RemoteDriverImpl::memcpy_htod(cuda::DevicePtr dst, const void* src, std::
 
 Status RemoteDriverImpl::memcpy_htod_async(cuda::DevicePtr dst, const void* src, std::size_t bytes,
                                            cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   return upload(dst, src, bytes, target);
 }
 
 Status RemoteDriverImpl::memcpy_dtoh(void* dst, cuda::DevicePtr src, std::size_t bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   if (bytes == 0) return Status::success;
@@ -80,7 +80,7 @@ Status RemoteDriverImpl::memcpy_dtoh(void* dst, cuda::DevicePtr src, std::size_t
 
 Status RemoteDriverImpl::memcpy_dtoh_async(void* dst, cuda::DevicePtr src, std::size_t bytes,
                                            cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   if (bytes == 0) return Status::success;
@@ -154,7 +154,7 @@ Status RemoteDriverImpl::copy(cuda::DevicePtr dst, cuda::DevicePtr src, std::siz
 }
 
 Status RemoteDriverImpl::memcpy_dtod(cuda::DevicePtr dst, cuda::DevicePtr src, std::size_t bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   return copy(dst, src, bytes, target, true);
@@ -162,7 +162,7 @@ Status RemoteDriverImpl::memcpy_dtod(cuda::DevicePtr dst, cuda::DevicePtr src, s
 
 Status RemoteDriverImpl::memcpy_dtod_async(cuda::DevicePtr dst, cuda::DevicePtr src, std::size_t bytes,
                                            cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   return copy(dst, src, bytes, target, false);
@@ -170,7 +170,7 @@ Status RemoteDriverImpl::memcpy_dtod_async(cuda::DevicePtr dst, cuda::DevicePtr 
 
 Status RemoteDriverImpl::fill(cuda::DevicePtr dst, std::uint32_t value, std::uint32_t width,
                               std::size_t count, cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   if (count == 0) return Status::success;

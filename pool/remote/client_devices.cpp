@@ -32,14 +32,14 @@ Status RemoteDriverImpl::current(Target& target) {
 
 Status RemoteDriverImpl::init(unsigned flags) {
   if (flags != 0) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   initialized_ = true;
   return Status::success;
 }
 
 Status RemoteDriverImpl::driver_get_version(int* version) {
   if (version == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   // The least of the workers' versions: what a program may use on every device.
   int least = devices_.empty() ? 0 : devices_.front()->info.driver_version;
   for (const auto& device : devices_) least = std::min(least, device->info.driver_version);
@@ -49,7 +49,7 @@ Status RemoteDriverImpl::driver_get_version(int* version) {
 
 Status RemoteDriverImpl::device_get_count(int* count) {
   if (count == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   *count = static_cast<int>(devices_.size());
   return Status::success;
@@ -57,7 +57,7 @@ Status RemoteDriverImpl::device_get_count(int* count) {
 
 Status RemoteDriverImpl::device_get(cuda::DeviceId* device, int ordinal) {
   if (device == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   if (device_at(ordinal) == nullptr) return Status::invalid_device;
   *device = ordinal;
@@ -66,7 +66,7 @@ Status RemoteDriverImpl::device_get(cuda::DeviceId* device, int ordinal) {
 
 Status RemoteDriverImpl::device_get_name(char* name, int length, cuda::DeviceId id) {
   if (name == nullptr || length <= 0) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   const auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -78,7 +78,7 @@ Status RemoteDriverImpl::device_get_name(char* name, int length, cuda::DeviceId 
 
 Status RemoteDriverImpl::device_get_uuid(cuda::DeviceUuid* uuid, cuda::DeviceId id) {
   if (uuid == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   const auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -88,7 +88,7 @@ Status RemoteDriverImpl::device_get_uuid(cuda::DeviceUuid* uuid, cuda::DeviceId 
 
 Status RemoteDriverImpl::device_total_mem(std::size_t* bytes, cuda::DeviceId id) {
   if (bytes == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   const auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -99,7 +99,7 @@ Status RemoteDriverImpl::device_total_mem(std::size_t* bytes, cuda::DeviceId id)
 Status RemoteDriverImpl::device_get_attribute(int* value, cuda::DeviceAttribute attribute,
                                               cuda::DeviceId id) {
   if (value == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   const auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -125,7 +125,7 @@ Status RemoteDriverImpl::device_get_attribute(int* value, cuda::DeviceAttribute 
 
 Status RemoteDriverImpl::primary_ctx_retain(cuda::Context* context, cuda::DeviceId id) {
   if (context == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -165,7 +165,7 @@ void RemoteDriverImpl::drop_context(RemoteDevice& device, Handle context) {
 }
 
 Status RemoteDriverImpl::primary_ctx_release(cuda::DeviceId id) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
   auto& primary = *device->contexts.get(device->primary);
@@ -176,7 +176,7 @@ Status RemoteDriverImpl::primary_ctx_release(cuda::DeviceId id) {
 
 Status RemoteDriverImpl::ctx_create(cuda::Context* context, unsigned flags, cuda::DeviceId id) {
   if (context == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
@@ -192,7 +192,7 @@ Status RemoteDriverImpl::ctx_create(cuda::Context* context, unsigned flags, cuda
 }
 
 Status RemoteDriverImpl::ctx_destroy(cuda::Context context) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(context);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->contexts.get(handle);
@@ -205,7 +205,7 @@ Status RemoteDriverImpl::ctx_destroy(cuda::Context context) {
 }
 
 Status RemoteDriverImpl::ctx_set_current(cuda::Context context) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   auto& stack = thread_state().stack;
   if (context == nullptr) {
@@ -224,7 +224,7 @@ Status RemoteDriverImpl::ctx_set_current(cuda::Context context) {
 
 Status RemoteDriverImpl::ctx_get_current(cuda::Context* context) {
   if (context == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   const auto& stack = thread_state().stack;
   *context = stack.empty() ? nullptr : stack.back();
@@ -232,7 +232,7 @@ Status RemoteDriverImpl::ctx_get_current(cuda::Context* context) {
 }
 
 Status RemoteDriverImpl::ctx_push_current(cuda::Context context) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(context);
   auto* device = device_of(handle);
   if (context == nullptr || device == nullptr || device->contexts.get(handle) == nullptr)
@@ -242,7 +242,7 @@ Status RemoteDriverImpl::ctx_push_current(cuda::Context context) {
 }
 
 Status RemoteDriverImpl::ctx_pop_current(cuda::Context* context) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   auto& stack = thread_state().stack;
   if (stack.empty()) return Status::invalid_context;
   if (context != nullptr) *context = stack.back();
@@ -252,7 +252,7 @@ Status RemoteDriverImpl::ctx_pop_current(cuda::Context* context) {
 
 Status RemoteDriverImpl::ctx_get_device(cuda::DeviceId* id) {
   if (id == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto& stack = thread_state().stack;
   if (stack.empty()) return Status::invalid_context;
   *id = static_cast<int>(Handle::of(stack.back()).lane());
@@ -260,7 +260,7 @@ Status RemoteDriverImpl::ctx_get_device(cuda::DeviceId* id) {
 }
 
 Status RemoteDriverImpl::ctx_synchronize() {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   return synchronize(target, CtxSync{});
@@ -268,7 +268,7 @@ Status RemoteDriverImpl::ctx_synchronize() {
 
 Status RemoteDriverImpl::device_can_access_peer(int* can, cuda::DeviceId id, cuda::DeviceId peer) {
   if (can == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto* device = device_at(id);
   const auto* other = device_at(peer);
   if (device == nullptr || other == nullptr) return Status::invalid_device;
@@ -279,7 +279,7 @@ Status RemoteDriverImpl::device_can_access_peer(int* can, cuda::DeviceId id, cud
 }
 
 Status RemoteDriverImpl::ctx_enable_peer_access(cuda::Context peer, unsigned flags) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto handle = Handle::of(peer);

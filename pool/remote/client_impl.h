@@ -193,6 +193,16 @@ class RemoteDriverImpl final : public RemoteDriver {
     std::string detail{};
     std::map<std::pair<std::uint32_t, std::uint32_t>, Handle> streams{};  ///< (device, context): its own
   };
+  /// One call of the driver: holds the session, and forgets what an earlier call's error was about.
+  class Call {
+   public:
+    explicit Call(const RemoteDriverImpl& driver) : lock_(driver.session_) {
+      if (auto& detail = driver.thread_state().detail; !detail.empty()) detail.clear();
+    }
+
+   private:
+    const Session::Lock lock_;
+  };
   /// Where a call goes: a device, a context there, and the stream's number on the wire.
   struct Target {
     RemoteDevice* device = nullptr;

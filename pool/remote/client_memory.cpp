@@ -58,7 +58,7 @@ Status RemoteDriverImpl::within(cuda::DevicePtr pointer, std::size_t bytes, Remo
 
 Status RemoteDriverImpl::mem_get_info(std::size_t* free, std::size_t* total) {
   if (free == nullptr || total == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   Reply reply;
@@ -72,7 +72,7 @@ Status RemoteDriverImpl::mem_get_info(std::size_t* free, std::size_t* total) {
 
 Status RemoteDriverImpl::mem_alloc(cuda::DevicePtr* pointer, std::size_t bytes) {
   if (pointer == nullptr || bytes == 0) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   auto& device = *target.device;
@@ -99,7 +99,7 @@ Status RemoteDriverImpl::mem_alloc(cuda::DevicePtr* pointer, std::size_t bytes) 
 }
 
 Status RemoteDriverImpl::mem_free(cuda::DevicePtr pointer) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   if (pointer == 0) return Status::success;
@@ -117,7 +117,7 @@ Status RemoteDriverImpl::mem_free(cuda::DevicePtr pointer) {
 
 Status RemoteDriverImpl::mem_get_address_range(cuda::DevicePtr* base, std::size_t* size,
                                                cuda::DevicePtr pointer) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto place = locate(pointer, target.device);
@@ -131,7 +131,7 @@ Status RemoteDriverImpl::mem_get_address_range(cuda::DevicePtr* base, std::size_
 // wait.
 Status RemoteDriverImpl::mem_host_alloc(void** pointer, std::size_t bytes, unsigned flags) {
   if (pointer == nullptr || bytes == 0 || flags > 7) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto whole = (bytes + page - 1) & ~(page - 1);
@@ -144,7 +144,7 @@ Status RemoteDriverImpl::mem_host_alloc(void** pointer, std::size_t bytes, unsig
 }
 
 Status RemoteDriverImpl::mem_free_host(void* pointer) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto found = pinned_ours_.find(address_of(pointer));
   if (found == pinned_ours_.end()) return Status::invalid_value;
   const auto bytes = pinned_[*found];
@@ -157,7 +157,7 @@ Status RemoteDriverImpl::mem_free_host(void* pointer) {
 
 Status RemoteDriverImpl::mem_host_register(void* pointer, std::size_t bytes, unsigned flags) {
   if (pointer == nullptr || bytes == 0 || flags > 15) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto at = address_of(pointer);
@@ -172,7 +172,7 @@ Status RemoteDriverImpl::mem_host_register(void* pointer, std::size_t bytes, uns
 }
 
 Status RemoteDriverImpl::mem_host_unregister(void* pointer) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto found = pinned_.find(address_of(pointer));
   if (found == pinned_.end() || pinned_ours_.contains(found->first))
     return Status::host_memory_not_registered;
@@ -192,7 +192,7 @@ bool RemoteDriverImpl::is_pinned(const void* pointer, std::size_t bytes) const {
 Status RemoteDriverImpl::pointer_get_attribute(void* value, cuda::PointerAttribute attribute,
                                                cuda::DevicePtr pointer) {
   if (value == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto place = locate(pointer, nullptr);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's interface has addresses as numbers
   const bool pinned = place.device == nullptr && is_pinned(reinterpret_cast<void*>(pointer), 1);
@@ -257,7 +257,7 @@ Status RemoteDriverImpl::mem_get_dmabuf_fd(int*, cuda::DevicePtr, std::size_t) {
 Status RemoteDriverImpl::mem_address_reserve(cuda::DevicePtr* pointer, std::size_t bytes,
                                              std::size_t alignment, cuda::DevicePtr hint) {
   if (pointer == nullptr || (alignment != 0 && !std::has_single_bit(alignment))) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   if (!initialized_) return Status::not_initialized;
   // Reservations belong to no device in CUDA; here they lie in some device's range: the hinted one's, the
   // current one's, or the first.
@@ -275,7 +275,7 @@ Status RemoteDriverImpl::mem_address_reserve(cuda::DevicePtr* pointer, std::size
 }
 
 Status RemoteDriverImpl::mem_address_free(cuda::DevicePtr pointer, std::size_t bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto place = locate(pointer, nullptr);
   if (place.device == nullptr || place.exact || place.base != pointer || place.bytes != bytes)
     return Status::invalid_value;
@@ -287,7 +287,7 @@ Status RemoteDriverImpl::mem_address_free(cuda::DevicePtr pointer, std::size_t b
 
 Status RemoteDriverImpl::mem_create(cuda::AllocationHandle* handle, std::size_t bytes, cuda::DeviceId id) {
   if (handle == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
   if (bytes == 0 || bytes % device->info.granularity != 0) return Status::invalid_value;
@@ -302,7 +302,7 @@ Status RemoteDriverImpl::mem_create(cuda::AllocationHandle* handle, std::size_t 
 }
 
 Status RemoteDriverImpl::mem_release(cuda::AllocationHandle handle) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   auto* device = device_at(static_cast<int>(handle >> 32) - 1);
   if (device == nullptr || device->physical.erase(handle) == 0) return Status::invalid_value;
   return ask({device, 0, 0}, VmmRelease{0, static_cast<std::uint32_t>(handle)});
@@ -310,7 +310,7 @@ Status RemoteDriverImpl::mem_release(cuda::AllocationHandle handle) {
 
 Status RemoteDriverImpl::mem_map(cuda::DevicePtr pointer, std::size_t bytes, std::size_t offset,
                                  cuda::AllocationHandle handle) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Place place;
   if (const auto status = within(pointer, bytes, nullptr, place); status != Status::success) return status;
   auto* device = device_at(static_cast<int>(handle >> 32) - 1);
@@ -325,7 +325,7 @@ Status RemoteDriverImpl::mem_map(cuda::DevicePtr pointer, std::size_t bytes, std
 }
 
 Status RemoteDriverImpl::mem_unmap(cuda::DevicePtr pointer, std::size_t bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Place place;
   if (const auto status = within(pointer, bytes, nullptr, place); status != Status::success) return status;
   if (place.exact) return Status::invalid_value;
@@ -335,7 +335,7 @@ Status RemoteDriverImpl::mem_unmap(cuda::DevicePtr pointer, std::size_t bytes) {
 }
 
 Status RemoteDriverImpl::mem_set_access(cuda::DevicePtr pointer, std::size_t bytes, cuda::DeviceId id) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Place place;
   if (const auto status = within(pointer, bytes, nullptr, place); status != Status::success) return status;
   auto* device = device_at(id);
@@ -347,7 +347,7 @@ Status RemoteDriverImpl::mem_set_access(cuda::DevicePtr pointer, std::size_t byt
 
 Status RemoteDriverImpl::mem_get_allocation_granularity(std::size_t* granularity, cuda::DeviceId id) {
   if (granularity == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto* device = device_at(id);
   if (device == nullptr) return Status::invalid_device;
   *granularity = device->info.granularity;
@@ -355,7 +355,7 @@ Status RemoteDriverImpl::mem_get_allocation_granularity(std::size_t* granularity
 }
 
 Status RemoteDriverImpl::flush_gpu_direct_rdma_writes() {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   return ask(target, FlushWrites{});

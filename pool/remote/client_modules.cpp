@@ -49,7 +49,7 @@ Status RemoteDriverImpl::module_load_data(cuda::Module* module, const void* imag
   if (module == nullptr || image == nullptr) return Status::invalid_value;
   Image parts;
   if (!find_image(image, size, parts)) return Status::invalid_image;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   auto& device = *target.device;
@@ -88,7 +88,7 @@ void RemoteDriverImpl::drop_module(RemoteDevice& device, Handle module) {
 }
 
 Status RemoteDriverImpl::module_unload(cuda::Module module) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(module);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->modules.get(handle);
@@ -103,7 +103,7 @@ Status RemoteDriverImpl::module_unload(cuda::Module module) {
 Status RemoteDriverImpl::module_get_function(cuda::Function* function, cuda::Module module,
                                              const char* name) {
   if (function == nullptr || name == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(module);
   auto* device = device_of(handle);
   auto* entry = device == nullptr ? nullptr : device->modules.get(handle);
@@ -143,7 +143,7 @@ Status RemoteDriverImpl::module_get_function(cuda::Function* function, cuda::Mod
 Status RemoteDriverImpl::module_get_global(cuda::DevicePtr* pointer, std::size_t* bytes, cuda::Module module,
                                            const char* name) {
   if (name == nullptr || (pointer == nullptr && bytes == nullptr)) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(module);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->modules.get(handle);
@@ -166,7 +166,7 @@ Status RemoteDriverImpl::module_get_global(cuda::DevicePtr* pointer, std::size_t
 Status RemoteDriverImpl::func_get_attribute(int* value, cuda::FunctionAttribute attribute,
                                             cuda::Function function) {
   if (value == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(function);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->functions.get(handle);
@@ -185,7 +185,7 @@ Status RemoteDriverImpl::func_get_attribute(int* value, cuda::FunctionAttribute 
 
 Status RemoteDriverImpl::func_set_attribute(cuda::Function function, cuda::FunctionAttribute attribute,
                                             int value) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(function);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->functions.get(handle);
@@ -204,7 +204,7 @@ Status RemoteDriverImpl::func_set_attribute(cuda::Function function, cuda::Funct
 Status RemoteDriverImpl::func_get_param_info(cuda::ParamInfo* info, cuda::Function function,
                                              std::size_t index) {
   if (info == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(function);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->functions.get(handle);
@@ -217,7 +217,7 @@ Status RemoteDriverImpl::func_get_param_info(cuda::ParamInfo* info, cuda::Functi
 Status RemoteDriverImpl::launch(cuda::Function function, const cuda::LaunchConfig& config,
                                 cuda::Stream stream, void** params, const void* packed,
                                 std::size_t packed_bytes) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(function);
   auto* device = device_of(handle);
   const auto* kernel = device == nullptr ? nullptr : device->functions.get(handle);
@@ -247,6 +247,8 @@ Status RemoteDriverImpl::launch(cuda::Function function, const cuda::LaunchConfi
     std::size_t end = 0;
     for (std::size_t i = 0; i < kernel->params.size(); ++i) {
       const auto& param = kernel->params[i];
+      if (params[i] == nullptr)
+        return explain(Status::invalid_value, "argument " + std::to_string(i) + " of the kernel is NULL");
       if (param.offset > end) std::memset(gathered + end, 0, param.offset - end);
       std::memcpy(gathered + param.offset, params[i], param.size);
       end = param.offset + param.size;

@@ -43,7 +43,7 @@ Status RemoteDriverImpl::target_of(cuda::Stream stream, Target& target) {
 
 Status RemoteDriverImpl::stream_create(cuda::Stream* stream, unsigned flags) {
   if (stream == nullptr || flags > cuda::stream_non_blocking) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto handle = target.device->streams.add({target.context});
@@ -52,7 +52,7 @@ Status RemoteDriverImpl::stream_create(cuda::Stream* stream, unsigned flags) {
 }
 
 Status RemoteDriverImpl::stream_destroy(cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto handle = Handle::of(stream);
   auto* device = device_of(handle);
   const auto* entry = device == nullptr ? nullptr : device->streams.get(handle);
@@ -65,14 +65,14 @@ Status RemoteDriverImpl::stream_destroy(cuda::Stream stream) {
 }
 
 Status RemoteDriverImpl::stream_synchronize(cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   return synchronize(target, StreamSync{0, target.stream});
 }
 
 Status RemoteDriverImpl::stream_query(cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   return synchronize(target, StreamQuery{0, target.stream});
@@ -81,7 +81,7 @@ Status RemoteDriverImpl::stream_query(cuda::Stream stream) {
 Status RemoteDriverImpl::stream_wait_event(cuda::Stream stream, cuda::Event event, unsigned flags) {
   if (flags > 1) return Status::invalid_value;
   {
-    const Session::Lock lock(session_);
+    const Call call(*this);
     Target target;
     if (const auto status = target_of(stream, target); status != Status::success) return status;
     const auto handle = Handle::of(event);
@@ -98,7 +98,7 @@ Status RemoteDriverImpl::stream_wait_event(cuda::Stream stream, cuda::Event even
 
 Status RemoteDriverImpl::stream_wait_value32(cuda::Stream stream, cuda::DevicePtr address,
                                              std::uint32_t value, unsigned flags) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   Place place;
@@ -110,7 +110,7 @@ Status RemoteDriverImpl::stream_wait_value32(cuda::Stream stream, cuda::DevicePt
 
 Status RemoteDriverImpl::stream_write_value32(cuda::Stream stream, cuda::DevicePtr address,
                                               std::uint32_t value, unsigned flags) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   Place place;
@@ -122,7 +122,7 @@ Status RemoteDriverImpl::stream_write_value32(cuda::Stream stream, cuda::DeviceP
 
 Status RemoteDriverImpl::launch_host_func(cuda::Stream stream, cuda::HostFn function, void* user) {
   if (function == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   auto& lane = target.device->lane;
@@ -145,7 +145,7 @@ Status RemoteDriverImpl::event_create(cuda::Event* event, unsigned flags) {
   if (event == nullptr || flags > 7) return Status::invalid_value;
   if ((flags & cuda::event_interprocess) != 0)
     return (flags & cuda::event_disable_timing) == 0 ? Status::invalid_value : Status::not_supported;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = current(target); status != Status::success) return status;
   const auto handle = target.device->events.add({target.context, flags, false});
@@ -154,7 +154,7 @@ Status RemoteDriverImpl::event_create(cuda::Event* event, unsigned flags) {
 }
 
 Status RemoteDriverImpl::event_destroy(cuda::Event event) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (event_of(event, target) == nullptr) return Status::invalid_handle;
   const auto handle = Handle::of(event);
@@ -163,7 +163,7 @@ Status RemoteDriverImpl::event_destroy(cuda::Event event) {
 }
 
 Status RemoteDriverImpl::event_record(cuda::Event event, cuda::Stream stream) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   if (const auto status = target_of(stream, target); status != Status::success) return status;
   const auto handle = Handle::of(event);
@@ -174,7 +174,7 @@ Status RemoteDriverImpl::event_record(cuda::Event event, cuda::Stream stream) {
 }
 
 Status RemoteDriverImpl::event_query(cuda::Event event) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   const auto* entry = event_of(event, target);
   if (entry == nullptr) return Status::invalid_handle;
@@ -184,7 +184,7 @@ Status RemoteDriverImpl::event_query(cuda::Event event) {
 }
 
 Status RemoteDriverImpl::event_synchronize(cuda::Event event) {
-  const Session::Lock lock(session_);
+  const Call call(*this);
   Target target;
   const auto* entry = event_of(event, target);
   if (entry == nullptr) return Status::invalid_handle;
@@ -195,7 +195,7 @@ Status RemoteDriverImpl::event_synchronize(cuda::Event event) {
 
 Status RemoteDriverImpl::event_elapsed_time(float* ms, cuda::Event start, cuda::Event end) {
   if (ms == nullptr) return Status::invalid_value;
-  const Session::Lock lock(session_);
+  const Call call(*this);
   const auto first = Handle::of(start), second = Handle::of(end);
   auto* device = device_of(first);
   const auto* from = device == nullptr ? nullptr : device->events.get(first);

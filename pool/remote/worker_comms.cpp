@@ -133,8 +133,10 @@ Result<void> WorkerLane::on(const CommAllreduce& c) {
   operation.recv = c.recv;
   operation.count = c.count;
   const auto size = size_of(operation.type);
-  if (size == 0 || c.op > CENOTE_AVG)
-    return fail(ErrorCode::protocol_error, "allreduce", "no such type or operation");
+  if (size == 0 || c.op > CENOTE_AVG) {
+    found->second.rank->abort("it was asked for no such type or operation");
+    return tell_error(context_, Status::invalid_value, "allreduce: no such type or operation");
+  }
   if (c.count > SIZE_MAX / size || !covers(c.send, c.count * size) || !covers(c.recv, c.count * size)) {
     found->second.rank->abort("its buffer is no memory of the device");
     return tell_error(context_, Status::invalid_value, "allreduce: its buffer is no memory of the device");
@@ -153,7 +155,10 @@ Result<void> WorkerLane::on(const CommBroadcast& c) {
   operation.count = c.count;
   operation.root = c.root;
   const auto size = size_of(operation.type);
-  if (size == 0) return fail(ErrorCode::protocol_error, "broadcast", "no such type");
+  if (size == 0) {
+    found->second.rank->abort("it was asked for no such type");
+    return tell_error(context_, Status::invalid_value, "broadcast: no such type");
+  }
   if (c.count > SIZE_MAX / size || !covers(c.buffer, c.count * size)) {
     found->second.rank->abort("its buffer is no memory of the device");
     return tell_error(context_, Status::invalid_value, "broadcast: its buffer is no memory of the device");

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class PoolApi : public ::testing::Test {
@@ -171,7 +172,7 @@ TEST_F(PoolApi, NoHandleNoPointerAndNoSuchDeviceAreInvalidArguments) {
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
   ASSERT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
   ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
-  EXPECT_EQ(program.say("bad 0").text, "19 of 19 refused, told 1, addresses 12 12, module 12");
+  EXPECT_EQ(program.say("bad 0").text, "20 of 20 refused, told 1, addresses 12 12, module 12");
   EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 1 devices") << "and the session goes on";
   EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
 }
@@ -345,6 +346,53 @@ TEST_F(PoolApi, AChildOfForkIsRefusedAndItsParentGoesOn) {
   EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
 }
 
+TEST_F(PoolApi, AChildOfForkIsRefusedItsParentsDevicesAndMayCloseThem) {
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
+  EXPECT_EQ(program.say("forkgpus 0 " + kPtx).text, "child 0, then the parent's");
+  EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 2 devices");
+  EXPECT_EQ(program.say("forkgpus 0 " + kPtx).text, "child 0, then the parent's") << "with a communicator";
+  EXPECT_EQ(program.say("work 0 " + kPtx).text, "0 wrong on 2 devices");
+  EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
+}
+
+TEST_F(PoolApi, AReductionOfNoKnownTypeOrOperationIsRefusedAndTheSessionGoesOn) {
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 2"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
+  const auto refused = program.say("reduce 0 0 9");
+  EXPECT_EQ(refused, CENOTE_INVALID_ARGUMENT);
+  EXPECT_THAT(refused.text, HasSubstr("operation"));
+  EXPECT_EQ(program.say("reduce 0 99 0"), CENOTE_INVALID_ARGUMENT);
+  EXPECT_EQ(program.say("reduce 0 0 0"), CENOTE_SUCCESS);
+  EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
+}
+
+TEST_F(PoolApi, AnErrorSaysNothingOfAnEarlierOne) {
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
+  const auto refused = program.say("detail 0 " + kPtx);
+  EXPECT_EQ(refused, CENOTE_DRIVER_ERROR);
+  EXPECT_THAT(refused.text, AllOf(HasSubstr("out of memory"), Not(HasSubstr("nope"))));
+  EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
+}
+
+TEST_F(PoolApi, AKernelsArgumentThatIsNotThereIsNamed) {
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  ASSERT_EQ(program.lease("0 0 1"), CENOTE_SUCCESS);
+  ASSERT_EQ(program.say("open 0 0"), CENOTE_SUCCESS);
+  const auto refused = program.say("arguments 0 " + kPtx);
+  EXPECT_EQ(refused, CENOTE_INVALID_ARGUMENT);
+  EXPECT_THAT(refused.text, HasSubstr("`arguments[2]` is NULL"));
+  EXPECT_EQ(program.say("close 0"), CENOTE_SUCCESS);
+}
+
 TEST_F(PoolApi, TheHelperIsNoChildOfTheProgramAndHasNothingOfIt) {
   PoolProgram program;
   ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
@@ -415,6 +463,25 @@ TEST_F(PoolApi, ADetachedLeaseIsAdoptedAndNotGivenBackByItsUser) {
   EXPECT_EQ(program.say("adopt 0 1 " + config()), CENOTE_PROTOCOL_ERROR);
   ASSERT_EQ(program.say("adopt 0 0 " + folder.file("lease.json")), CENOTE_SUCCESS);
   EXPECT_EQ(program.say("release 0"), CENOTE_SUCCESS);
+}
+
+TEST_F(PoolApi, AnAdoptedLeaseThatOthersReleaseIsOver) {
+  TemporaryFolder folder = std::move(*TemporaryFolder::create("cenote-test"));
+  const auto detached =
+      cluster->run({"lease", "--gpus", "1", "--ttl", "10s", "--wait", "--timeout", "60", "--detach"});
+  ASSERT_EQ(detached.exit_code, 0) << detached.error;
+  std::ofstream(folder.file("lease.json")) << detached.output;
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect()), CENOTE_SUCCESS);
+  for (const auto* lease : {"0", "1"})
+    ASSERT_EQ(program.say("adopt 0 " + std::string(lease) + " " + folder.file("lease.json")), CENOTE_SUCCESS);
+  EXPECT_EQ(program.say("state 0"), CENOTE_SUCCESS);
+  const auto released = cluster->run({"release", folder.file("lease.json")});
+  ASSERT_EQ(released.exit_code, 0) << released.error;
+  EXPECT_EQ(program.say("release 1"), CENOTE_NOT_FOUND) << "at once: it asks";
+  EXPECT_TRUE(eventually([&] { return program.say("state 0") == CENOTE_NOT_FOUND; }))
+      << program.say("state 0");
+  EXPECT_EQ(program.say("open 0 0"), CENOTE_NOT_FOUND);
 }
 
 TEST_F(PoolApi, AProgramUnderCenoteLeaseAdoptsItsLeaseByTheSettings) {

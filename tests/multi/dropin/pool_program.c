@@ -163,6 +163,7 @@ static int do_bad(char** words) {
       cenote_gpu_upload(gpus, 0, 0, NULL, 1),
       cenote_gpu_download(gpus, 99, &byte, 0, 1),
       cenote_gpu_load(gpus, 0, NULL, 1, &module),
+      cenote_gpu_load(gpus, 0, "", 0, &module),
       cenote_module_kernel(NULL, "x", &kernel),
       cenote_kernel_launch(NULL, one, one, 0, NULL),
       cenote_gpu_synchronize(NULL, 0),
@@ -240,6 +241,93 @@ static int do_fork(char** words) {
   return answer(CENOTE_SUCCESS, "child %d", status);
 }
 
+/* forkgpus G PTX: no call on its parent's devices is a child's, and what it closes stays open in the parent.
+ */
+static int do_fork_gpus(char** words) {
+  cenote_gpus* gpus = sessions[atoi(words[1])];
+  size_t bytes = 0;
+  const char* ptx = read_text(words[2], &bytes);
+  uint64_t address = 0;
+  char sent[64] = "the parent's", received[64] = "";
+  cenote_module* module = NULL;
+  cenote_kernel* kernel = NULL;
+  TRY(cenote_gpu_alloc(gpus, 0, sizeof sent, &address));
+  TRY(cenote_gpu_load(gpus, 0, ptx, bytes, &module));
+  TRY(cenote_module_kernel(module, "cenote_saxpy", &kernel));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const uint32_t one[3] = {1, 1, 1};
+    uint64_t other = 0;
+    void* arguments[] = {&other, &other, &other, &other};
+    const cenote_status met[] = {
+        cenote_gpu_memory(gpus, 0, NULL, NULL),
+        cenote_gpu_alloc(gpus, 0, 64, &other),
+        cenote_gpu_free(gpus, 0, address),
+        cenote_gpu_upload(gpus, 0, address, received, sizeof received),
+        cenote_gpu_download(gpus, 0, received, address, sizeof received),
+        cenote_gpu_load(gpus, 0, ptx, bytes, &module),
+        cenote_module_kernel(module, "cenote_saxpy", &kernel),
+        cenote_kernel_launch(kernel, one, one, 0, arguments),
+        cenote_gpu_synchronize(gpus, 0),
+        cenote_gpus_allreduce(gpus, &address, &address, 1, CENOTE_FLOAT32, CENOTE_SUM),
+    };
+    int wrong = strstr(cenote_pool_last_error(), "fork") == NULL;
+    for (size_t i = 0; i < sizeof met / sizeof *met; ++i) wrong += met[i] != CENOTE_INVALID_ARGUMENT;
+    cenote_gpus_close(gpus);
+    _exit(wrong);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (status != 0) return answer(CENOTE_SUCCESS, "child %d", status);
+  TRY(cenote_gpu_upload(gpus, 0, address, sent, sizeof sent));
+  TRY(cenote_gpu_download(gpus, 0, received, address, sizeof received));
+  TRY(cenote_gpu_free(gpus, 0, address));
+  return answer(CENOTE_SUCCESS, "child 0, then %s", received);
+}
+
+/* reduce G TYPE OP */
+static int do_reduce(char** words) {
+  cenote_gpus* gpus = sessions[atoi(words[1])];
+  uint64_t buffers[kMostGpus];
+  for (unsigned d = 0; d < gpus_of[atoi(words[1])]; ++d) TRY(cenote_gpu_alloc(gpus, d, 64, &buffers[d]));
+  TRY(cenote_gpus_allreduce(gpus, buffers, buffers, 1, (cenote_type)atoi(words[2]),
+                            (cenote_op)atoi(words[3])));
+  return answer(cenote_gpu_synchronize(gpus, 0), "reduced");
+}
+
+/* detail G PTX: an error after another one, with a call between them that succeeds. */
+static int do_detail(char** words) {
+  cenote_gpus* gpus = sessions[atoi(words[1])];
+  size_t bytes = 0;
+  const char* ptx = read_text(words[2], &bytes);
+  uint64_t address = 0;
+  cenote_module* module = NULL;
+  cenote_kernel* kernel = NULL;
+  TRY(cenote_gpu_load(gpus, 0, ptx, bytes, &module));
+  if (cenote_module_kernel(module, "nope", &kernel) == CENOTE_SUCCESS) return answer(CENOTE_SUCCESS, "found");
+  if (strstr(cenote_pool_last_error(), "nope") == NULL) return answer(CENOTE_SUCCESS, "not named");
+  TRY(cenote_gpu_memory(gpus, 0, NULL, NULL));
+  return answer(cenote_gpu_alloc(gpus, 0, (size_t)1 << 50, &address), "allocated");
+}
+
+/* arguments G PTX: a launch without the third argument. */
+static int do_arguments(char** words) {
+  cenote_gpus* gpus = sessions[atoi(words[1])];
+  size_t bytes = 0;
+  const char* ptx = read_text(words[2], &bytes);
+  cenote_module* module = NULL;
+  cenote_kernel* kernel = NULL;
+  const uint32_t one[3] = {1, 1, 1};
+  uint64_t value = 0;
+  void* arguments[] = {&value, &value, NULL, &value};
+  TRY(cenote_gpu_load(gpus, 0, ptx, bytes, &module));
+  TRY(cenote_module_kernel(module, "cenote_saxpy", &kernel));
+  if (cenote_kernel_launch(kernel, one, one, 0, NULL) != CENOTE_INVALID_ARGUMENT)
+    return answer(CENOTE_SUCCESS, "no arguments at all are taken");
+  return answer(cenote_kernel_launch(kernel, one, one, 0, arguments), "launched");
+}
+
 /* A child that lives on with everything it inherited. */
 static int do_linger(void) {
   const pid_t child = fork();
@@ -275,6 +363,10 @@ static int obey(char* line) {
   if (strcmp(verb, "bad") == 0) return do_bad(words);
   if (strcmp(verb, "threads") == 0) return do_threads(words);
   if (strcmp(verb, "fork") == 0) return do_fork(words);
+  if (strcmp(verb, "forkgpus") == 0) return do_fork_gpus(words);
+  if (strcmp(verb, "reduce") == 0) return do_reduce(words);
+  if (strcmp(verb, "detail") == 0) return do_detail(words);
+  if (strcmp(verb, "arguments") == 0) return do_arguments(words);
   if (strcmp(verb, "linger") == 0) return do_linger();
   if (strcmp(verb, "children") == 0) return do_children();
   if (strcmp(verb, "odd") == 0) { /* a daemon: it wants no child reaped, and has no standard descriptors */

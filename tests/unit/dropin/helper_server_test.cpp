@@ -89,6 +89,20 @@ class FakePool {
     found->second(Error{ErrorCode::not_found, "renew lease " + id, "it is over"});
     return true;
   }
+  /// Whether the broker's list has it.
+  void list(const std::string& id, bool held) {
+    const std::lock_guard lock(mutex_);
+    if (held)
+      listed_.insert(id);
+    else
+      listed_.erase(id);
+  }
+  std::vector<client::LeaseInfo> leases() {
+    const std::lock_guard lock(mutex_);
+    std::vector<client::LeaseInfo> all;
+    for (const auto& id : listed_) all.emplace_back().id = id;
+    return all;
+  }
   std::multiset<std::string> released() {
     const std::lock_guard lock(mutex_);
     return released_;
@@ -104,6 +118,7 @@ class FakePool {
   bool held_ = false, next_release_held_ = false;
   int waiting_ = 0, granted_ = 0;
   std::multiset<std::string> released_;
+  std::set<std::string> listed_;
   std::map<std::string, Tell> tells_;
 };
 
@@ -157,7 +172,7 @@ class FakeClient final : public client::PoolClient {
     return std::make_unique<FakeLease>(pool_, file.lease.id);
   }
   Result<std::vector<client::LeaseInfo>> leases(Deadline, const CancelFlag*) override {
-    return std::vector<client::LeaseInfo>();
+    return pool_.leases();
   }
   Result<client::PoolState> top(Deadline, const CancelFlag*) override { return client::PoolState(); }
 
@@ -263,6 +278,30 @@ TEST_F(HelperServer, GivesBackNothingThatWasAdopted) {
   file.lease.id = "other";
   const auto adopted = ask(AdoptAsk{client::encode_lease_file(file)});
   ASSERT_TRUE(std::holds_alternative<LeaseReply>(adopted));
+  program.reset();
+  ASSERT_TRUE(ends());
+  EXPECT_THAT(pool.released(), IsEmpty());
+}
+
+TEST_F(HelperServer, TellsOfAnAdoptedLeaseThatOthersHaveEnded) {
+  connect();
+  pool.list("other", true);
+  client::LeaseFile file;
+  file.broker = "head:4700";
+  file.lease.id = "other";
+  const auto adopted = ask(AdoptAsk{client::encode_lease_file(file)});
+  const auto* number = std::get_if<LeaseReply>(&adopted);
+  ASSERT_NE(number, nullptr);
+  pool.list("other", false);
+  const auto released = ask(ReleaseAsk{number->lease});
+  const auto* refused = std::get_if<FailedReply>(&released);
+  ASSERT_NE(refused, nullptr) << "a broker remembers what it ended, and would say yes once more";
+  EXPECT_EQ(refused->error.code, ErrorCode::not_found);
+  const auto told = hear();
+  const auto* lost = std::get_if<LostReply>(&told.body);
+  ASSERT_NE(lost, nullptr);
+  EXPECT_EQ(lost->lease, number->lease);
+  EXPECT_EQ(lost->error.code, ErrorCode::not_found);
   program.reset();
   ASSERT_TRUE(ends());
   EXPECT_THAT(pool.released(), IsEmpty());

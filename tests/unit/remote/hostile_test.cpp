@@ -261,5 +261,25 @@ TEST_F(Hostile, DataAndTheCommandThatNamesItLeaveTogetherHoweverFullTheBatchIs) 
   EXPECT_FALSE(attacker.worker->join());
 }
 
+TEST_F(Hostile, ACollectiveOfNoKnownTypeOrOperationFailsWithoutEndingTheSession) {
+  Attacker attacker(*driver);
+  ASSERT_TRUE(attacker.greet());
+  RingSender out(*attacker.link.endpoint, attacker.key, {0, 0, 0});
+  std::vector<std::byte> heads(ring_slots * ring_head_bytes);
+  RingReceiver in(*attacker.link.endpoint, attacker.region->bytes(), heads, attacker.key,
+                  {0, max_lanes, max_lanes});
+  std::size_t head = 0;
+  const auto add = [&](const auto& command) { head += encode(command, out.head().subspan(head)); };
+  add(CommCreate{1, 1, 0, 1, 1000, "nobody's"});
+  add(CommAllreduce{1, 0, 0, 1, CENOTE_FLOAT32, 9, 0});
+  add(CommAllreduce{1, 0, 0, 1, 99, CENOTE_SUM, 0});
+  add(CommBroadcast{1, 0, 1, 99, 0, 0});
+  add(MemInfo{2});
+  exchange(attacker, out, in, head, 2);
+  EXPECT_FALSE(attacker.link.endpoint->failure());
+  attacker.link.endpoint->close("done");
+  EXPECT_FALSE(attacker.worker->join());
+}
+
 }  // namespace
 }  // namespace cenote::pool::remote
