@@ -179,6 +179,7 @@ cenote_status cenote_context_create(const cenote_context_options* options, cenot
     *context = nullptr;
     CENOTE_ASSIGN(const auto known, known_part(options, "create a context"));
     auto made = std::make_unique<cenote_context>();
+    CENOTE_TRY(made->mark->set());
     if (known.transports != nullptr) made->fabric.transports = split(known.transports);
     if (known.host != nullptr) made->fabric.tcp_host = known.host;
     if (made->fabric.transports.empty()) return bad("create a context", "no transports");
@@ -191,7 +192,7 @@ cenote_status cenote_context_create(const cenote_context_options* options, cenot
 
 void cenote_context_destroy(cenote_context* context) {
   // The thread that serves its ids is the parent's: there is nothing to join.
-  if (context != nullptr && !context->mark->in_child()) delete context;
+  if (context != nullptr && !context->mark->forked()) delete context;
 }
 
 cenote_status cenote_unique_id_create(cenote_context* context, cenote_unique_id* id) {
@@ -243,11 +244,11 @@ cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_opti
 }
 
 void cenote_comm_destroy(cenote_comm* comm) {
-  if (comm != nullptr && !comm->mark->in_child()) delete comm;
+  if (comm != nullptr && !comm->mark->forked()) delete comm;
 }
 
 void cenote_comm_abort(cenote_comm* comm, const char* reason) {
-  if (comm == nullptr || comm->mark->in_child()) return;
+  if (comm == nullptr || comm->mark->forked()) return;
   (void)guarded([&]() -> Result<void> {
     comm->communicator->abort(reason != nullptr ? reason : "no reason given");
     return {};

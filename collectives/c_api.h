@@ -15,22 +15,21 @@
 #include "cenote/cenote.h"
 #include "collectives/communicator.h"
 #include "collectives/devices.h"
-#include "collectives/fork_mark.h"
 #include "runtime/bootstrap.h"
+#include "runtime/fork_mark.h"
 
 struct cenote_context {
   cenote::transport::FabricOptions fabric;
   std::shared_ptr<cenote::collectives::Devices> devices;
   std::mutex mutex;
   std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
-  std::shared_ptr<const cenote::collectives::ForkMark> mark =
-      std::make_shared<cenote::collectives::ForkMark>();
+  std::shared_ptr<cenote::ForkMark> mark = std::make_shared<cenote::ForkMark>();
 };
 
 struct cenote_comm {
   std::shared_ptr<cenote::collectives::Devices> devices;
   std::unique_ptr<cenote::collectives::Communicator> communicator;
-  std::shared_ptr<const cenote::collectives::ForkMark> mark;  ///< the context's
+  std::shared_ptr<const cenote::ForkMark> mark;  ///< the context's
 };
 
 namespace cenote::c_api {
@@ -64,7 +63,7 @@ inline tl::unexpected<Error> bad(std::string stage, std::string cause) {
 /// `made`: a context or a communicator.
 template <class Handle>
 Result<void> in_its_process(const Handle& made, const char* stage) {
-  if (!made.mark->in_child()) [[likely]]
+  if (!made.mark->forked()) [[likely]]
     return {};
   return bad(stage, "it was made by the parent of this child of fork()");
 }

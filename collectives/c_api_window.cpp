@@ -74,7 +74,7 @@ cenote_status cenote_window_create(cenote_comm* comm, const cenote_window_option
 }
 
 void cenote_window_destroy(cenote_window* window) {
-  if (window != nullptr && !window->comm->mark->in_child()) delete window;
+  if (window != nullptr && !window->comm->mark->forked()) delete window;
 }
 
 void* cenote_window_memory(const cenote_window* window) {
