@@ -41,18 +41,27 @@ class Inbox {
   [[nodiscard]] bool empty() const { return read_ == end_; }
   /// Bytes of messages, those already taken included.
   [[nodiscard]] std::size_t held() const { return end_; }
-  /// The oldest into `out`: its size. Not empty(). Errors: invalid_argument (longer than `out`; it stays).
-  Result<std::optional<std::size_t>> take(std::span<std::byte> out) {
+  /// Bytes of the oldest. Not empty().
+  [[nodiscard]] std::size_t next() const {
     std::uint32_t size = 0;
     std::memcpy(&size, bytes_.data() + read_, sizeof size);
+    return size;
+  }
+  /// The oldest, of next() bytes, into `out`, which has room for them.
+  void take_next(std::byte* out, std::size_t size) {
+    if (size != 0) std::memcpy(out, bytes_.data() + read_ + sizeof(std::uint32_t), size);
+    read_ += sizeof(std::uint32_t) + size;
+    charged_ -= size + message_charge;
+    due_ += size + message_charge;
+  }
+  /// The oldest into `out`: its size. Not empty(). Errors: invalid_argument (longer than `out`; it stays).
+  Result<std::optional<std::size_t>> take(std::span<std::byte> out) {
+    const std::size_t size = next();
     if (size > out.size())
       return fail(
           ErrorCode::invalid_argument, "receive",
           "the message has " + std::to_string(size) + " bytes, the buffer " + std::to_string(out.size()));
-    if (size != 0) std::memcpy(out.data(), bytes_.data() + read_ + sizeof size, size);
-    read_ += sizeof size + size;
-    charged_ -= size + message_charge;
-    due_ += size + message_charge;
+    take_next(out.data(), size);
     return size;
   }
   /// What the peer is to be told was taken; 0: too little to speak of.

@@ -11,7 +11,7 @@ constexpr std::size_t reserved_blocks = 32;  // messages that wait leave as many
 
 }  // namespace
 
-void VerbsEndpoint::post_message(Lane& lane, std::uint32_t block, std::size_t size) {
+inline void VerbsEndpoint::post_message(Lane& lane, std::uint32_t block, std::byte* bytes, std::size_t size) {
   core_->settled = false;
   Rail& rail = *lane.rail;
   Piece& piece = rail.next_piece();
@@ -27,7 +27,6 @@ void VerbsEndpoint::post_message(Lane& lane, std::uint32_t block, std::size_t si
   MessageHead head;
   head.number = piece.event;
   head.type = static_cast<std::uint8_t>(MessageType::message);
-  std::byte* const bytes = core_->blocks.at(block);
   std::memcpy(bytes, &head, sizeof head);
   const int failed = rail.send({bytes, piece.length}, core_->blocks.lkey(lane.mine, block));
   if (failed != 0) [[unlikely]]
@@ -44,13 +43,13 @@ Result<void> VerbsEndpoint::send(std::span<const std::byte> message) {
   if (window_used_ + charge > message_window || core_->blocks.left() <= reserved_blocks)
     return queue_full("send");
   const std::uint32_t block = core_->blocks.take();
-  if (!message.empty())
-    std::memcpy(core_->blocks.at(block) + sizeof(MessageHead), message.data(), message.size());
+  std::byte* const bytes = core_->blocks.at(block);
+  if (!message.empty()) std::memcpy(bytes + sizeof(MessageHead), message.data(), message.size());
   window_used_ += charge;
   ++stats_.sends;
   stats_.bytes_sent += message.size();
   if (open_ != nullptr && open_->rail->has_room()) [[likely]] {
-    post_message(*open_, block, message.size());
+    post_message(*open_, block, bytes, message.size());
     return done();
   }
   Request request;

@@ -192,8 +192,8 @@ class VerbsEndpoint final : public EndpointBase {
                                             std::uint32_t signal, std::uint64_t tag);
   // small_get.cpp, small_send.cpp
   Result<void> get_in_general(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag);
-  /// Its body is in `block`, behind the room for its head.
-  void post_message(Lane& lane, std::uint32_t block, std::size_t size);
+  /// Its body is in `block`, which lies at `bytes`, behind the room for its head.
+  void post_message(Lane& lane, std::uint32_t block, std::byte* bytes, std::size_t size);
   // issue.cpp: true = posted whole
   Result<bool> issue(Request& request);
   Result<bool> issue_any(Request& request);
@@ -224,6 +224,7 @@ class VerbsEndpoint final : public EndpointBase {
   Result<void> deliver(std::uint8_t slot, std::span<const std::byte> message);
   Result<void> take_message(std::span<const std::byte> bytes);
   void tell(std::uint8_t slot, std::span<const std::byte> message);
+  [[gnu::cold]] void give_credit(std::size_t credit);
   // verbs_held.cpp
   void hold(std::uint8_t slot, std::span<const std::byte> message);
   [[nodiscard]] bool hold(const Piece& got);

@@ -94,16 +94,26 @@ void VerbsEndpoint::tell(std::uint8_t slot, std::span<const std::byte> message) 
 }
 
 Result<std::optional<std::size_t>> VerbsEndpoint::receive(std::span<std::byte> out) {
-  if (inbox_.empty() && !failure_) return std::nullopt;
-  auto taken = receive_from(inbox_, out);
-  if (const std::size_t credit = inbox_.credit(); credit != 0 && !failure_) {
-    Request request;
-    request.kind = Kind::message;
-    request.type = MessageType::credit;
-    request.value = credit;
-    submit(request);
-  }
-  return taken;
+  if (failure_) [[unlikely]]
+    return receive_from(inbox_, out);
+  if (inbox_.empty()) return std::nullopt;
+  const std::size_t size = inbox_.next();
+  if (size > out.size()) [[unlikely]]
+    return inbox_.take(out);
+  inbox_.take_next(out.data(), size);
+  ++stats_.received_messages;
+  stats_.received_bytes += size;
+  if (const std::size_t credit = inbox_.credit(); credit != 0) [[unlikely]]
+    give_credit(credit);
+  return size;
+}
+
+void VerbsEndpoint::give_credit(std::size_t credit) {
+  Request request;
+  request.kind = Kind::message;
+  request.type = MessageType::credit;
+  request.value = credit;
+  submit(request);
 }
 
 }  // namespace cenote::transport::verbs
