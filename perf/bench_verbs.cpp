@@ -153,8 +153,10 @@ struct Bench {
   /// A machine that is busy enough lets nothing at all happen while it is measured: once more then.
   [[nodiscard]] Result<double> figure(const ToolRun& run) const {
     for (int attempt = 0; attempt < 3; ++attempt) {
-      CENOTE_ASSIGN(const auto row, run_tool(run, processors));
-      const double value = run.latency ? row.typical() : row.bandwidth();
+      const auto row = run_tool(run, processors);
+      if (!row && row.error().message().find("nothing was complete") == std::string::npos)
+        return fail(row.error());
+      const double value = !row ? 0 : run.latency ? row->typical() : row->bandwidth();
       if (value > 0) return value;
     }
     return fail(ErrorCode::deadline_exceeded, "measure with " + run.program.front(), "nothing moved");

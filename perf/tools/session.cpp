@@ -108,6 +108,12 @@ Result<void> Session::greet(std::uint64_t& memory) {
   if (!said) {
     auto error = std::move(said).error();
     error.stage = greeting_stage;
+    if (error.code == ErrorCode::deadline_exceeded)
+      error.remedy =
+          "it serves another client, of which there is one at a time, or hangs; --timeout says how long to "
+          "wait";
+    if (error.code == ErrorCode::protocol_error)
+      error.remedy = "is it cenote perf that listens there? look at --port";
     return fail(std::move(error));
   }
   auto hello = unpack_hello(*said);
@@ -216,6 +222,11 @@ Result<Figures> Session::run(const Plan& plan) {
   if ((run.step && !run.serve()) || !run.drain()) return fail(run.error());
   if (samples_.bandwidth) figures.bandwidth = samples_.bandwidth->figures();
   if (measures && tool.latency) figures.latency = samples_.latency.figures(tool.halves());
+  const bool nothing = (figures.bandwidth && figures.bandwidth->messages == 0) ||
+                       (figures.latency && figures.latency->samples == 0);
+  if (nothing)
+    return fail(Error{ErrorCode::invalid_argument, "measure", "nothing was complete between the margins"}.fix(
+        "give --duration more seconds, --margin fewer, or --tx-depth fewer operations"));
   return exchange(figures);
 }
 

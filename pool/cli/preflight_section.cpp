@@ -21,8 +21,8 @@ std::string preflight_text(const std::vector<Finding>& findings) {
         fmt::format("  {:<8}{:<{}}  {}\n", to_string(finding.verdict), finding.subject, width, finding.seen);
     if (!finding.remedy.empty()) out += fmt::format("{:>{}}{}\n", "", width + 12, finding.remedy);
   }
-  return out + fmt::format("  {} ok, {} warnings, {} problems, {} unknown\n", count[0], count[1], count[2],
-                           count[3]);
+  return out + fmt::format("  {} ok, {} warning{}, {} problem{}, {} unknown\n", count[0], count[1],
+                           count[1] == 1 ? "" : "s", count[2], count[2] == 1 ? "" : "s", count[3]);
 }
 
 bool has_problem(const std::vector<Finding>& findings) {

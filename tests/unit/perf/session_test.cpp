@@ -212,6 +212,19 @@ TEST(WriteLat, CannotPollWhatNoProcessorReads) {
   EXPECT_EQ(outcome.client_error->code, ErrorCode::not_supported);
 }
 
+TEST(Session, ThatCountedNothingIsAnErrorAndNotARowOfZeros) {
+  for (const Tool* tool : {&write_bw, &read_lat}) {
+    auto work = work_of(*tool);
+    work.duration = std::chrono::microseconds(20);
+    work.margin = std::chrono::microseconds(10) - std::chrono::nanoseconds(1);
+    work.sizes = {1 << 20};
+    const auto outcome = run_both(*tool, "tcp", work);
+    ASSERT_TRUE(outcome.client_error) << tool->name;
+    EXPECT_THAT(outcome.client_error->message(),
+                AllOf(HasSubstr("nothing was complete"), HasSubstr("--duration")));
+  }
+}
+
 // A peer that is late to connect delays what is measured, not its figures.
 TEST(Session, StandsOnBothSidesBeforeItIsOpen) {
   constexpr auto late = std::chrono::milliseconds(300);
@@ -326,6 +339,7 @@ TEST(Ends, AStrangerIsRefusedByHisFirstWords) {
   EXPECT_EQ(error->stage, greeting_stage);
   EXPECT_EQ(error->code, ErrorCode::protocol_error);
   EXPECT_EQ(error->peer, "10.0.0.9:4711");
+  EXPECT_THAT(error->message(), HasSubstr("is it cenote perf that listens there?"));
 }
 
 TEST(Ends, AnotherVersionIsNamed) {
@@ -353,8 +367,8 @@ TEST(Ends, APeerThatSaysNothingIsLostAtTheDeadline) {
   const auto error = stranger.outcome();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code, ErrorCode::deadline_exceeded);
-  EXPECT_THAT(error->message(),
-              AllOf(HasSubstr("10.0.0.9:4711"), HasSubstr("said nothing"), HasSubstr("--timeout")));
+  EXPECT_THAT(error->message(), AllOf(HasSubstr("10.0.0.9:4711"), HasSubstr("said nothing"),
+                                      HasSubstr("another client"), HasSubstr("--timeout")));
 }
 
 TEST(Ends, ACancelEndsAWait) {
