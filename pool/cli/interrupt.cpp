@@ -25,7 +25,10 @@ void set(const UniqueFd& event) {
 Result<std::unique_ptr<Interrupt>> Interrupt::create() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, signal);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&mask, signal);
+  // Who ignores it was started so, by nohup: its terminal may go.
+  struct sigaction hangup {};
+  if (::sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
   if (const int error = ::pthread_sigmask(SIG_BLOCK, &mask, nullptr); error != 0) {
     return fail(system_error("block signals", error));
   }

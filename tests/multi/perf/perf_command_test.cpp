@@ -304,6 +304,28 @@ complete_words cenote lease --gp
   EXPECT_EQ(lease, "--gpus");
 }
 
+TEST(Signals, AHangUpThatNohupIgnoresEndsNothing) {
+  pool::cli::ChildOptions options;
+  options.command = {"bash", "-c",
+                     "trap '' HUP; exec \"$0\" perf write_bw --local --transport shm -D 2 -f 0.5",
+                     pool::testing::kCenote};
+  const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
+  options.output = said.get();
+  auto run = pool::cli::ChildProcess::start(options);
+  ASSERT_TRUE(run);
+  const auto text = [&] {
+    std::string out(4096, '\0');
+    out.resize(
+        static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), out.data(), out.size(), 0))));
+    return out;
+  };
+  ASSERT_TRUE(pool::testing::eventually([&] { return text().find("#bytes") != std::string::npos; }));
+  ::kill(run->pid(), SIGHUP);
+  const auto status = run->wait(patience());
+  ASSERT_TRUE(status);
+  EXPECT_EQ(pool::cli::ChildProcess::exit_code(*status), 0) << text();
+}
+
 // What the program opens would have the number of what was closed, and the table would be written into it.
 TEST(Output, ThatTheCallerHasClosedIsAnErrorAndNotSomethingElse) {
   const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
