@@ -12,8 +12,10 @@ endif()
 add_library(cenote_vm STATIC vm/environment.cpp vm/faults.cpp vm/rendezvous.cpp vm/verbs_pair.cpp)
 target_link_libraries(cenote_vm PUBLIC cenote_options PkgConfig::ibverbs GTest::gtest)
 
-cenote_test(vm_devices_test SOURCES vm/devices_test.cpp USES cenote_vm LABELS vm TIMEOUT 600)
-cenote_test(vm2_devices_test SOURCES vm/two_machines_test.cpp USES cenote_vm LABELS vm2 TIMEOUT 600)
+if(NOT CENOTE_SANITIZE)  # of the VM itself
+  cenote_test(vm_devices_test SOURCES vm/devices_test.cpp USES cenote_vm LABELS vm TIMEOUT 600)
+  cenote_test(vm2_devices_test SOURCES vm/two_machines_test.cpp USES cenote_vm LABELS vm2 TIMEOUT 600)
+endif()
 
 # The transports' conformance suite, over the VM's devices.
 cenote_test(vm_verbs_test SOURCES
