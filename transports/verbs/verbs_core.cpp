@@ -171,6 +171,7 @@ void VerbsCore::give_back(Nic& nic, std::size_t least) {
 }
 
 void VerbsCore::sent(const ibv_wc& completion) {
+  completed_ = true;
   Rail* rail = rail_of(completion.wr_id);
   if (rail == nullptr) {
     if (auto seen = visibility.returned(completion); !seen) break_waiting(seen.error());
@@ -206,9 +207,10 @@ bool VerbsCore::progress() {
     reception.forget_interrupt();
     look_soon = any = true;
   }
+  completed_ = false;
   const bool came = poll(dry), due = reception.due();
-  // What came is for the caller first; what it leaves to do is done at the next turn.
-  if (!any && settled && !due) [[likely]] {
+  // What arrived is for the caller first; what it leaves to do is done at the next turn.
+  if (!any && settled && !due && !completed_) [[likely]] {
     settled = !came;
     return came;
   }

@@ -132,6 +132,7 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   std::vector<std::uint32_t> free_ids_;
   std::vector<Parting> partings_;
   std::uint64_t round_ = 0;
+  bool completed_ = false;  ///< something of this side, by the latest poll
   std::vector<std::pair<std::weak_ptr<const DeviceAccess>, std::weak_ptr<Pinned>>> pinned_;
 };
 
