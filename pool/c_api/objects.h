@@ -71,7 +71,7 @@ cenote_status guarded(const Body& body) noexcept {
     last_error() = result.error().message();
     return status_of(result.error().code);
   } catch (const std::bad_alloc&) {
-    last_error().clear();
+    last_error() = "out of memory";  // fits the string without an allocation
     return CENOTE_RESOURCE_EXHAUSTED;
   } catch (const std::exception& error) {
     last_error() = error.what();

@@ -23,6 +23,14 @@ using ::testing::StartsWith;
 
 using Words = std::vector<std::string>;
 
+/// What was written to a memfd, as far as a page or so.
+std::string contents(const UniqueFd& file) {
+  std::string text(4096, '\0');
+  const auto size = ::pread(file.get(), text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
 /// With patience for a busy machine, where a test does not say how much.
 Words perf(const std::string& tool, const Words& more) {
   Words words{"perf", tool};
@@ -289,10 +297,7 @@ complete_words cenote lease --gp
   auto bash = pool::cli::ChildProcess::start(options);
   ASSERT_TRUE(bash);
   ASSERT_EQ(bash->wait(patience()), 0);
-  std::string text(4096, '\0');
-  text.resize(
-      static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(output.get(), text.data(), text.size(), 0))));
-  std::istringstream lines(text);
+  std::istringstream lines(contents(output));
   std::string tools, flag, perf_word, lease;
   std::getline(lines, tools);
   std::getline(lines, flag);
@@ -313,12 +318,7 @@ TEST(Signals, AHangUpThatNohupIgnoresEndsNothing) {
   options.output = said.get();
   auto run = pool::cli::ChildProcess::start(options);
   ASSERT_TRUE(run);
-  const auto text = [&] {
-    std::string out(4096, '\0');
-    out.resize(
-        static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), out.data(), out.size(), 0))));
-    return out;
-  };
+  const auto text = [&] { return contents(said); };
   ASSERT_TRUE(pool::testing::eventually([&] { return text().find("#bytes") != std::string::npos; }));
   ::kill(run->pid(), SIGHUP);
   const auto status = run->wait(patience());
@@ -338,10 +338,7 @@ TEST(Output, ThatTheCallerHasClosedIsAnErrorAndNotSomethingElse) {
   const auto status = closed->wait(patience());
   ASSERT_TRUE(status);
   EXPECT_EQ(pool::cli::ChildProcess::exit_code(*status), 1);
-  std::string text(4096, '\0');
-  text.resize(
-      static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
-  EXPECT_THAT(text, HasSubstr("write to standard output failed: Bad file descriptor"));
+  EXPECT_THAT(contents(said), HasSubstr("write to standard output failed: Bad file descriptor"));
 }
 
 }  // namespace
