@@ -78,6 +78,12 @@ constexpr std::optional<cenote_type> type_of() {
 
 }  // namespace detail
 
+/// What can be moved as bytes; Writable: and be moved to.
+template <class T>
+concept Bytewise = std::is_trivially_copyable_v<T>;
+template <class T>
+concept Writable = Bytewise<T> && !std::is_const_v<T>;
+
 /// What collectives take as it is. Other element types: the C functions, with handle().
 template <class T>
 concept Element = detail::type_of<std::remove_const_t<T>>().has_value();
@@ -295,8 +301,7 @@ class Window {
     return {static_cast<std::byte*>(cenote_window_memory(handle())), cenote_window_bytes(handle(), rank_)};
   }
   /// The same as elements; bytes that are not a whole one are left out.
-  template <class T>
-    requires std::is_trivially_copyable_v<T>
+  template <Bytewise T>
   [[nodiscard]] std::span<T> as() const noexcept {
     return {static_cast<T*>(cenote_window_memory(handle())), memory().size() / sizeof(T)};
   }
@@ -305,8 +310,7 @@ class Window {
   }
 
   /// Writes `src` to byte `offset` in the part of `rank`, then adds 1 to its counter `signal`.
-  template <class T, std::size_t extent>
-    requires std::is_trivially_copyable_v<T>
+  template <Bytewise T, std::size_t extent>
   Request put(std::uint32_t rank, std::uint64_t offset, std::span<T, extent> src,
               std::uint32_t signal = CENOTE_NO_SIGNAL) {
     cenote_request request{};
@@ -314,8 +318,7 @@ class Window {
     return Request(comm_, request);
   }
   /// Reads from byte `offset` in the part of `rank` into `dst`.
-  template <class T, std::size_t extent>
-    requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T>)
+  template <Writable T, std::size_t extent>
   Request get(std::uint32_t rank, std::uint64_t offset, std::span<T, extent> dst) {
     cenote_request request{};
     detail::check(cenote_get(handle(), rank, offset, dst.data(), dst.size_bytes(), &request));

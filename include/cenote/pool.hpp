@@ -144,8 +144,7 @@ class Gpus {
 };
 
 /// `size` elements in memory of a device.
-template <class T>
-  requires std::is_trivially_copyable_v<T>
+template <Bytewise T>
 class DeviceBuffer {
  public:
   DeviceBuffer(Gpus& gpus, std::uint32_t device, std::size_t size)
@@ -205,8 +204,7 @@ class Kernel {
   explicit Kernel(cenote_kernel* kernel) : kernel_(kernel) {}
   /// The arguments as the kernel declares them: their types are not checked. Returns when the launch is on
   /// its way.
-  template <class... Arguments>
-    requires(std::is_trivially_copyable_v<Arguments> && ...)
+  template <Bytewise... Arguments>
   void launch(const Dim3& grid, const Dim3& block, std::uint32_t shared_bytes, Arguments... arguments) const {
     std::array<void*, sizeof...(Arguments) + 1> pointers{static_cast<void*>(&arguments)..., nullptr};
     detail::check_pool(
