@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   cenote_lease* lease;
   cenote_gpus* gpus;
   if (cenote_pool_connect(&options, &pool)) return failed("connect to the pool");
-  cenote_lease_options one = {.size = sizeof one, .gpus = 1, .note = "remote_saxpy"};
+  cenote_lease_options one = {.size = sizeof one, .gpus = 1, .note = "remote_saxpy", .wait_ms = 60000};
   if (cenote_pool_lease(pool, &one, &lease)) return failed("lease a GPU");
   cenote_gpu_info info = {.size = sizeof info};
   if (cenote_lease_gpu(lease, 0, &info)) return failed("look at the GPU");

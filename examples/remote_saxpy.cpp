@@ -31,7 +31,7 @@ void saxpy(cenote::Gpus& gpus) {
 
 void work(const cenote::PoolOptions& options) {
   cenote::Pool pool(options);
-  cenote::Lease lease = pool.lease({.gpus = 1, .note = "remote_saxpy"});
+  cenote::Lease lease = pool.lease({.gpus = 1, .note = "remote_saxpy", .wait = std::chrono::minutes(1)});
   const auto info = lease.gpu(0);
   std::cout << "leased a " << info.model << " of agent " << info.agent << ": lease " << lease.id() << '\n';
   {

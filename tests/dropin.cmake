@@ -20,8 +20,8 @@ if(CENOTE_SANITIZE)
   set_target_properties(pool_program PROPERTIES LINKER_LANGUAGE CXX)
   target_link_options(pool_program PRIVATE -fsanitize=${CENOTE_SANITIZE})
 endif()
-cenote_test(pool_api_test SOURCES multi/dropin/pool_api_test.cpp multi/agent/cluster.cpp USES cenote_cli
-  LABELS multi TIMEOUT 600)
+cenote_test(pool_api_test SOURCES multi/dropin/pool_api_test.cpp multi/dropin/pool_api_wait_test.cpp
+  multi/agent/cluster.cpp USES cenote_cli LABELS multi TIMEOUT 600)
 add_dependencies(pool_api_test cenote pool_program)
 cenote_test(lease_command_test SOURCES multi/dropin/lease_command_test.cpp multi/agent/cluster.cpp USES cenote_cli
   LABELS multi TIMEOUT 300)

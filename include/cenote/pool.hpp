@@ -55,6 +55,7 @@ struct LeaseOptions {
   std::chrono::nanoseconds ttl{};
   std::optional<std::string> note{};
   std::chrono::nanoseconds timeout{};
+  std::chrono::nanoseconds wait{};
 };
 
 /// GPUs that are ours. Renews itself. Any thread.
@@ -107,6 +108,7 @@ class Pool {
     given.ttl_ms = detail::milliseconds(options.ttl);
     given.note = detail::or_default(options.note);
     given.timeout_ms = detail::milliseconds(options.timeout);
+    given.wait_ms = detail::milliseconds(options.wait);
     cenote_lease* made = nullptr;
     detail::check_pool(cenote_pool_lease(pool_.get(), &given, &made));
     return Lease(made);

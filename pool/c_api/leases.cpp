@@ -102,8 +102,10 @@ cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* g
     ask.memory_bytes = options.memory_bytes;
     ask.ttl_ms = options.ttl_ms;
     ask.note = text(options.note);
-    CENOTE_ASSIGN(auto granted,
-                  pool->helper->lease(std::move(ask), within(options.timeout_ms, kLeaseTimeout)));
+    ask.wait = options.wait_ms != 0;
+    const auto deadline = std::max(within(options.timeout_ms, kLeaseTimeout).when(),
+                                   within(options.wait_ms, Clock::duration::zero()).when());
+    CENOTE_ASSIGN(auto granted, pool->helper->lease(std::move(ask), Deadline::at(deadline)));
     *lease = wrap(std::move(granted)).release();
     return {};
   });

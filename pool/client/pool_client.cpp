@@ -50,6 +50,7 @@ class Client final : public PoolClient {
       if (!gate.sleep(std::min<Clock::duration>(deadline.left(), kAskAgain), cancel)) {
         return fail(ErrorCode::cancelled, "lease from broker", "cancelled while waiting for free GPUs");
       }
+      if (deadline.passed()) return fail(std::move(granted).error());  // says more than that time is over
     }
   }
 

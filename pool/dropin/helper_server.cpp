@@ -156,6 +156,7 @@ class Server {
     spec.memory_bytes = ask.memory_bytes;
     spec.ttl = std::chrono::milliseconds(ask.ttl_ms);
     spec.note = ask.note;
+    spec.wait = ask.wait;
     CENOTE_ASSIGN(auto lease, client->lease(spec, deadline, &ending_));
     return keep(std::move(lease), true);
   }

@@ -16,7 +16,7 @@
 namespace cenote::pool::dropin {
 
 /// Grows with every change of what follows.
-inline constexpr std::uint32_t helper_protocol = 1;
+inline constexpr std::uint32_t helper_protocol = 2;
 
 /// The helper finds its end of the pair as this descriptor.
 inline constexpr int helper_fd = 3;
@@ -43,6 +43,7 @@ struct LeaseAsk {
   std::uint64_t memory_bytes = 0;
   std::uint32_t ttl_ms = 0;
   std::string note;
+  bool wait = false;  ///< for GPUs that are held or being cleared, until the request's timeout
 };
 /// A lease of somebody else's: neither renewed nor given back.
 struct AdoptAsk {

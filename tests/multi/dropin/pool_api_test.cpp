@@ -1,5 +1,7 @@
 // The C interface of libcenote-pool from a C program, and what becomes of its leases and its helper process
 // when either is killed.
+#include "tests/multi/dropin/pool_api.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,7 +11,6 @@
 
 #include "cenote/pool.h"
 #include "runtime/process.h"
-#include "tests/multi/dropin/pool_driver.h"
 
 namespace cenote::pool::testing {
 namespace {
@@ -18,20 +19,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-class PoolApi : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { cluster = Cluster::start().release(); }
-  static void TearDownTestSuite() { delete std::exchange(cluster, nullptr); }
-  void SetUp() override { ASSERT_NE(cluster, nullptr); }
-  void TearDown() override {
-    EXPECT_TRUE(eventually([] { return cluster->idle(); })) << "something of this test is still leased";
-  }
-  static std::string config() { return cluster->processes().config_file(); }
-  static std::string connect(const std::string& more = {}) { return "connect 0 " + config() + " " + more; }
-  static Cluster* cluster;
-};
-Cluster* PoolApi::cluster = nullptr;
 
 // A program of our own in place of the helper.
 std::string script(const TemporaryFolder& folder, const std::string& body) {

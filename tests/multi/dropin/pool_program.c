@@ -54,11 +54,12 @@ static int do_connect(char** words, int count) {
   return answer(cenote_pool_connect(&options, &pools[atoi(words[1])]), "connected");
 }
 
-/* lease P L GPUS [TTL_MS [TIMEOUT_MS]] */
+/* lease P L GPUS [TTL_MS [TIMEOUT_MS [WAIT_MS]]] */
 static int do_lease(char** words, int count) {
   cenote_lease_options options = {.size = sizeof options, .gpus = (uint32_t)atoi(words[3]), .note = "from C"};
   if (count > 4) options.ttl_ms = (uint32_t)atoi(words[4]);
   options.timeout_ms = count > 5 ? (uint32_t)atoi(words[5]) : 60000;
+  if (count > 6) options.wait_ms = (uint32_t)atoi(words[6]);
   cenote_lease** lease = &leases[atoi(words[2])];
   const cenote_status status = cenote_pool_lease(pools[atoi(words[1])], &options, lease);
   return answer(status, "%s", status == CENOTE_SUCCESS ? cenote_lease_id(*lease) : "");
@@ -185,15 +186,13 @@ static int do_bad(char** words) {
 static void* one_thread(void* pool) {
   intptr_t met = 0;
   for (int round = 0; round < 3 && met == 0; ++round) {
-    cenote_lease_options options = {.size = sizeof options, .gpus = 1, .timeout_ms = 60000};
+    cenote_lease_options options = {.size = sizeof options, .gpus = 1, .wait_ms = 60000};
     cenote_lease* lease = NULL;
     cenote_gpus* gpus = NULL;
     uint64_t address = 0;
     char sent[256], received[256] = {0};
     memset(sent, round + 1, sizeof sent);
-    do { /* devices of a lease that ended are being cleared for a moment */
-      met = cenote_pool_lease(pool, &options, &lease);
-    } while (met == CENOTE_RESOURCE_EXHAUSTED);
+    met = cenote_pool_lease(pool, &options, &lease);
     if (met == 0) met = cenote_lease_state(lease);
     if (met == 0) met = cenote_lease_open(lease, 60000, &gpus);
     if (met == 0) met = cenote_gpu_alloc(gpus, 0, sizeof sent, &address);
