@@ -40,9 +40,12 @@ if(TARGET cenote)
   install(TARGETS cenote RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(NOT CMAKE_CROSSCOMPILING)
     set(completion ${CMAKE_BINARY_DIR}/completion/cenote)
-    install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/completion\")
-      execute_process(COMMAND \"$<TARGET_FILE:cenote>\" completion bash OUTPUT_FILE \"${completion}\"
-        COMMAND_ERROR_IS_FATAL ANY)")
+    # Made by the build, not by the installation: two of these at once would write one file.
+    add_custom_command(OUTPUT ${completion} DEPENDS cenote VERBATIM
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/completion
+      COMMAND cenote completion bash > ${completion})
+    add_custom_target(cenote_completion ALL DEPENDS ${completion})
+    add_dependencies(installed cenote_completion)
     install(FILES ${completion} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   endif()
 endif()

@@ -75,12 +75,12 @@ typedef struct cenote_lease_options {
   uint32_t ttl_ms;       /**< how long it lives without renewal; 0: the broker's default */
   const char* note;      /**< for listings; NULL: none */
   uint32_t timeout_ms;   /**< to get the broker's answer, not to wait for GPUs; 0: 10 s */
-  uint32_t wait_ms;      /**< for GPUs that are leased or being cleared: ask again so long; 0: do not */
+  uint32_t wait_ms; /**< for GPUs that are leased or being cleared: ask again, a day at most; 0: do not */
 } cenote_lease_options;
 
 /** Leases GPUs. The lease renews itself, also over outages of the broker and while the program is stopped,
  * until it is released or destroyed. It is given back when the program ends without either.
- * A broker that cannot be reached is tried again until `timeout_ms` is over, or `wait_ms` if that is longer.
+ * A broker that cannot be reached is tried again until `timeout_ms` is over.
  * GPUs of a lease that has just ended are being cleared for a moment: a program that leases one after the
  * other waits for them, some seconds at least. Nobody queues: of several that wait, any may be next.
  * Errors: CENOTE_RESOURCE_EXHAUSTED (none was free, all the time; the text says what they are),

@@ -9,10 +9,12 @@
 using namespace cenote;               // NOLINT(google-build-using-namespace)
 using namespace cenote::pool;         // NOLINT(google-build-using-namespace)
 using namespace cenote::pool::c_api;  // NOLINT(google-build-using-namespace)
+using std::chrono::milliseconds;
 
 namespace {
 
 constexpr auto kLeaseTimeout = std::chrono::seconds(10);
+constexpr std::uint32_t kLongestWait = 86'400'000;        // ms, a day
 constexpr auto kStartTimeout = std::chrono::seconds(30);  // of the helper: a program that loads gRPC
 constexpr std::size_t kMostFileBytes = 1'000'000;
 
@@ -102,9 +104,8 @@ cenote_status cenote_pool_lease(cenote_pool* pool, const cenote_lease_options* g
     ask.memory_bytes = options.memory_bytes;
     ask.ttl_ms = options.ttl_ms;
     ask.note = text(options.note);
-    ask.wait = options.wait_ms != 0;
-    const auto deadline = std::max(within(options.timeout_ms, kLeaseTimeout).when(),
-                                   within(options.wait_ms, Clock::duration::zero()).when());
+    ask.wait_ms = std::min(options.wait_ms, kLongestWait);
+    const auto deadline = within(options.timeout_ms, kLeaseTimeout).when() + milliseconds(ask.wait_ms);
     CENOTE_ASSIGN(auto granted, pool->helper->lease(std::move(ask), Deadline::at(deadline)));
     *lease = wrap(std::move(granted)).release();
     return {};

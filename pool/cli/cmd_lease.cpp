@@ -34,6 +34,9 @@ struct Options {
   double timeout = 10.0;
   bool detach = false, json = false, wait = false;
   std::vector<std::string> command;
+  [[nodiscard]] Clock::duration patience() const {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
+  }
 };
 
 Result<LeaseSpec> read_spec(const Options& options) {
@@ -41,7 +44,7 @@ Result<LeaseSpec> read_spec(const Options& options) {
   spec.gpus = options.gpus;
   spec.model = options.model;
   spec.note = options.note;
-  spec.wait = options.wait;
+  if (options.wait) spec.wait = options.patience();
   if (!options.memory.empty()) {
     CENOTE_ASSIGN(spec.memory_bytes, parse_size(options.memory));
   }
@@ -150,9 +153,7 @@ Result<int> lease_command(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto settings, cli.settings());
   CENOTE_ASSIGN(const auto client, make_client(settings));
   const auto begun = Clock::now();
-  const auto span =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout));
-  auto granted = client->lease(spec, Deadline::in(span), &interrupt->flag());
+  auto granted = client->lease(spec, Deadline::in(options.patience()), &interrupt->flag());
   if (!granted && interrupt->signal() != 0) return interrupted("lease", *interrupt);
   CENOTE_ASSIGN(const auto lease, std::move(granted));
   const auto took = Clock::now() - begun;

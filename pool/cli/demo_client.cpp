@@ -24,9 +24,10 @@ Result<int> demo_client(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto ttl, parse_duration(options.ttl));
   CENOTE_ASSIGN(const auto client, make_client(settings));
   const auto deadline = Deadline::in(std::chrono::seconds(30));
-  CENOTE_ASSIGN(const auto lease,
-                client->lease({.gpus = options.gpus, .ttl = ttl, .note = "to be killed", .wait = true},
-                              deadline, &interrupt->flag()));
+  CENOTE_ASSIGN(
+      const auto lease,
+      client->lease({.gpus = options.gpus, .ttl = ttl, .note = "to be killed", .wait = deadline.left()},
+                    deadline, &interrupt->flag()));
   CENOTE_ASSIGN(const auto driver, lease->open(deadline, &interrupt->flag()));
   if (driver->init(0) != cuda::Status::success)
     return fail(ErrorCode::driver_error, "open lease", "init failed");

@@ -37,20 +37,20 @@ class Client final : public PoolClient {
     CENOTE_TRY(random_bytes(request_id));
     const GrantCall call{spec, key.public_key(), to_hex(request_id)};
     CallGate gate;
-    for (;;) {
+    const auto patience = deadline.left();
+    const auto wait_until = Deadline::in(spec.wait);
+    for (;; deadline = Deadline::in(patience)) {
       auto granted = ask("lease from broker", gate, deadline, cancel,
                          [&](const CallTerms& terms) { return network_->grant(terms, call); });
       if (granted) {
         return make_lease(options_, network_, std::move(granted->lease), std::move(granted->token),
                           std::move(key), std::move(granted->reason), true);
       }
-      const bool again =
-          spec.wait && granted.error().code == ErrorCode::resource_exhausted && !deadline.passed();
-      if (!again) return fail(std::move(granted).error());
-      if (!gate.sleep(std::min<Clock::duration>(deadline.left(), kAskAgain), cancel)) {
+      if (granted.error().code != ErrorCode::resource_exhausted || wait_until.passed())
+        return fail(std::move(granted).error());
+      if (!gate.sleep(std::min<Clock::duration>(wait_until.left(), kAskAgain), cancel)) {
         return fail(ErrorCode::cancelled, "lease from broker", "cancelled while waiting for free GPUs");
       }
-      if (deadline.passed()) return fail(std::move(granted).error());  // says more than that time is over
     }
   }
 

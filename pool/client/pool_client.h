@@ -40,7 +40,7 @@ struct LeaseSpec {
   std::uint64_t memory_bytes = 0;  ///< per GPU; 0 = whole devices
   Clock::duration ttl{};           ///< 0 = the broker's default; counted in whole seconds
   std::string note;
-  bool wait = false;  ///< for GPUs that are held or being cleared: ask again until the deadline
+  Clock::duration wait{};  ///< for GPUs that are held or being cleared: ask again so long
 };
 
 struct DeviceStatus {
@@ -104,7 +104,8 @@ class PoolClient {
   virtual ~PoolClient() = default;
   /// Makes the channel; the first call connects.
   static std::unique_ptr<PoolClient> connect(ClientOptions options);
-  /// Errors: resource_exhausted (no free GPU now), invalid_argument (the pool can never grant it), cancelled.
+  /// `deadline`: of the broker's first answer; while it waits for GPUs each answer has as long. Errors:
+  /// resource_exhausted (no free GPU now), invalid_argument (the pool can never grant it), cancelled.
   virtual Result<std::unique_ptr<Lease>> lease(const LeaseSpec& spec, Deadline deadline,
                                                const CancelFlag* cancel = nullptr) = 0;
   /// Takes over a lease from a file. `renew`: keep it from now on.

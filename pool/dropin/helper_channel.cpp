@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kStage = "ask the pool's helper process";
 
-constexpr int kLongest = 86'400'000;  // ms: a day
+constexpr int kLongest = 604'800'000;  // ms: a week
 
 // The helper knows better what it waits for: its own answer at the deadline comes first.
 constexpr auto kLater = std::chrono::seconds(5);

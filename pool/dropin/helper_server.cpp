@@ -156,8 +156,8 @@ class Server {
     spec.memory_bytes = ask.memory_bytes;
     spec.ttl = std::chrono::milliseconds(ask.ttl_ms);
     spec.note = ask.note;
-    spec.wait = ask.wait;
-    CENOTE_ASSIGN(auto lease, client->lease(spec, deadline, &ending_));
+    spec.wait = std::chrono::milliseconds(ask.wait_ms);
+    CENOTE_ASSIGN(auto lease, client->lease(spec, Deadline::at(deadline.when() - spec.wait), &ending_));
     return keep(std::move(lease), true);
   }
 

@@ -22,8 +22,7 @@ void take(Reader& in, ConnectAsk& ask) {
 }
 
 void put(Writer& out, const LeaseAsk& ask) {
-  out.put(ask.gpus).text(ask.model).put(ask.memory_bytes).put(ask.ttl_ms).text(ask.note);
-  out.put(static_cast<std::uint8_t>(ask.wait));
+  out.put(ask.gpus).text(ask.model).put(ask.memory_bytes).put(ask.ttl_ms).text(ask.note).put(ask.wait_ms);
 }
 void take(Reader& in, LeaseAsk& ask) {
   ask.gpus = in.get<std::uint32_t>();
@@ -31,7 +30,7 @@ void take(Reader& in, LeaseAsk& ask) {
   ask.memory_bytes = in.get<std::uint64_t>();
   ask.ttl_ms = in.get<std::uint32_t>();
   ask.note = in.text();
-  ask.wait = in.get<std::uint8_t>() != 0;
+  ask.wait_ms = in.get<std::uint32_t>();
 }
 
 void put(Writer& out, const AdoptAsk& ask) { out.text(ask.file); }

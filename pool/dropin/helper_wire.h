@@ -43,7 +43,7 @@ struct LeaseAsk {
   std::uint64_t memory_bytes = 0;
   std::uint32_t ttl_ms = 0;
   std::string note;
-  bool wait = false;  ///< for GPUs that are held or being cleared, until the request's timeout
+  std::uint32_t wait_ms = 0;  ///< for GPUs that are held or being cleared; part of the request's timeout
 };
 /// A lease of somebody else's: neither renewed nor given back.
 struct AdoptAsk {

@@ -21,6 +21,9 @@ def dump(library, headers, into):
     """What programs can see of `library`: its symbols, and the types of `headers`."""
     subprocess.run(["abidw", "--exported-interfaces-only", "--headers-dir", headers, "--drop-private-types", "--no-show-locs", "--no-corpus-path",
                     "--no-comp-dir-path", "--out-file", into, pathlib.Path(library).resolve()], check=True)
+    # A compiler cache may have made the sources' paths whole or relative to the build.
+    text = pathlib.Path(into).read_text()
+    pathlib.Path(into).write_text(re.sub(rf" path='(?:{re.escape(str(ROOT))}/|(?:\.\./)*)", " path='", text))
 
 
 def changes(old, new):

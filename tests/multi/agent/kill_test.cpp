@@ -44,7 +44,7 @@ class KillTest : public ::testing::Test {
   }
   /// Devices of a lease that ended are free once their agents have confirmed it, so this may take a while.
   std::unique_ptr<client::Lease> lease(std::uint32_t gpus, seconds ttl = kLongTtl) {
-    auto granted = client->lease({.gpus = gpus, .ttl = ttl, .wait = true}, patience());
+    auto granted = client->lease({.gpus = gpus, .ttl = ttl, .wait = patience().left()}, patience());
     EXPECT_TRUE(granted) << granted.error().message();
     return granted ? std::move(*granted) : nullptr;
   }

@@ -32,7 +32,8 @@ class SessionLossTest : public ::testing::Test {
     lease.reset();
     told.clear();
     // Those of a lease that has just ended are being cleared.
-    auto granted = client->lease({.gpus = 4, .ttl = std::chrono::minutes(10), .wait = true}, patience());
+    auto granted =
+        client->lease({.gpus = 4, .ttl = std::chrono::minutes(10), .wait = patience().left()}, patience());
     ASSERT_TRUE(granted) << granted.error().message();
     lease = std::move(*granted);
     lease->on_session_loss([this](const Error& error) {

@@ -43,5 +43,14 @@ TEST_F(PoolApi, AWaitThatIsOverSaysWhatTheGpusAre) {
   EXPECT_THAT(refused.text, HasSubstr("4 of 4 leased"));
 }
 
+TEST_F(PoolApi, ABrokerThatIsNotThereIsNotWaitedForLikeAGpu) {
+  PoolProgram program;
+  ASSERT_EQ(program.say(connect("broker=127.0.0.1:1")), CENOTE_SUCCESS);
+  const auto begun = Clock::now();
+  const auto refused = program.say("lease 0 0 1 0 500 60000");
+  EXPECT_TRUE(refused == CENOTE_PEER_FAILED || refused == CENOTE_DEADLINE_EXCEEDED) << refused;
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(30));
+}
+
 }  // namespace
 }  // namespace cenote::pool::testing

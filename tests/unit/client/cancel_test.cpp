@@ -95,7 +95,7 @@ using LeaseRequest = Cancelled;
 
 TEST_F(LeaseRequest, ThatWaitsForFreeGpusIsLetGo) {
   network->grants(refuses(ErrorCode::resource_exhausted));
-  expect_let_go([&] { return code(client()->lease({.wait = true}, Deadline::in(hours(1)), &cancel)); },
+  expect_let_go([&] { return code(client()->lease({.wait = hours(1)}, Deadline::in(hours(1)), &cancel)); },
                 [](auto& n) { return n.grant_count.begun >= 3; });
 }
 
