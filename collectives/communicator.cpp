@@ -7,6 +7,8 @@
 #include "collectives/algorithms/catalogue.h"
 #include "collectives/executor.h"
 #include "collectives/window.h"
+#include "runtime/ledger.h"
+#include "runtime/process.h"
 
 namespace cenote::collectives {
 namespace {
@@ -88,6 +90,18 @@ Result<std::vector<Bytes>> agree(const CommunicatorOptions& options, Bootstrap* 
   return addresses;
 }
 
+/// The same at all ranks; neither the id nor its secret can be had from it.
+Result<std::uint64_t> group_number(const CommunicatorOptions& options) {
+  std::uint64_t number = 0;
+  if (options.size == 1) {
+    CENOTE_TRY(random_bytes(std::as_writable_bytes(std::span(&number, 1))));
+    return number;
+  }
+  number = 0xcbf29ce484222325ULL;
+  for (const char c : options.id.text()) number = (number ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ULL;
+  return number;
+}
+
 struct Range {
   std::uint64_t begin, end;
   [[nodiscard]] bool overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
@@ -99,11 +113,12 @@ Range range_of(const MemoryDescription& memory, std::uint64_t bytes) {
 
 class CommunicatorImpl final : public Communicator {
  public:
-  CommunicatorImpl(const CommunicatorOptions& options, std::unique_ptr<transport::Fabric> fabric,
-                   std::vector<Bytes> addresses)
+  CommunicatorImpl(const CommunicatorOptions& options, std::unique_ptr<Ledger> ledger,
+                   std::unique_ptr<transport::Fabric> fabric, std::vector<Bytes> addresses)
       : rank_(options.rank),
         size_(options.size),
         operation_timeout_(options.operation_timeout),
+        ledger_(std::move(ledger)),
         executor_(std::move(fabric), std::move(addresses),
                   {options.rank,
                    options.size,
@@ -112,8 +127,7 @@ class CommunicatorImpl final : public Communicator {
                    options.check,
                    options.operation_timeout,
                    options.cancel,
-                   options.ledger,
-                   options.group,
+                   ledger_.get(),
                    std::chrono::milliseconds(50)}) {}
 
   /// A first barrier makes the links to r +- 1, 2, 4, ...: rings, trees and doublings run over these. From
@@ -299,6 +313,7 @@ class CommunicatorImpl final : public Communicator {
   std::uint32_t rank_;
   std::uint32_t size_;
   Clock::duration operation_timeout_;
+  std::unique_ptr<Ledger> ledger_;
   Executor executor_;
 };
 
@@ -306,6 +321,9 @@ class CommunicatorImpl final : public Communicator {
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
   CENOTE_TRY(check_options(options));
+  CENOTE_ASSIGN(const auto group, group_number(options));
+  CENOTE_ASSIGN(auto ledger, Ledger::create({group, options.rank, options.size}));
+  const auto joining = ledger->begin({"create", 0, 0, 0, 0, Clock::now()});
   CENOTE_ASSIGN(auto fabric, transport::Fabric::create(options.fabric));
   const auto deadline = Deadline::in(options.init_timeout);
   std::unique_ptr<Bootstrap> bootstrap;
@@ -314,7 +332,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
                   Bootstrap::join(options.id, options.rank, options.size, deadline, options.cancel));
   }
   CENOTE_ASSIGN(auto addresses, agree(options, bootstrap.get(), fabric->address(), deadline));
-  auto made = std::make_unique<CommunicatorImpl>(options, std::move(fabric), std::move(addresses));
+  ledger->end(joining);
+  auto made =
+      std::make_unique<CommunicatorImpl>(options, std::move(ledger), std::move(fabric), std::move(addresses));
   CENOTE_TRY(made->meet(bootstrap.get(), deadline));
   return made;
 }

@@ -8,6 +8,8 @@
 // Failure: when a peer fails or a deadline passes, the operation ends with an error that names rank,
 // operation, sequence and stage; the communicator is then broken and every later call returns that first
 // error. The other ranks are told, so that they end too. No wrong result is ever reported as right.
+//
+// What is in flight stands in a ledger (runtime/ledger.h), which `cenote who-is-stuck` reads from outside.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +25,6 @@
 #include "runtime/types.h"
 #include "transports/fabric.h"
 
-namespace cenote {
-class Ledger;
-}
-
 namespace cenote::collectives {
 
 struct CommunicatorOptions {
@@ -41,8 +39,6 @@ struct CommunicatorOptions {
   std::size_t chunk_bytes = std::size_t{128} * 1024;  ///< unit of pipelining; a multiple of 64
   std::uint32_t chunks_ahead = 8;                     ///< chunks that may be on their way to one peer
   const CancelFlag* cancel = nullptr;                 ///< ends init and every wait
-  Ledger* ledger = nullptr;  ///< operations in flight are listed there; outlives this
-  std::uint64_t group = 0;   ///< this group's number in the ledger
 };
 
 /// An operation in flight. Movable. Dropping an unfinished one leaves it in flight; its buffers stay in use

@@ -20,13 +20,14 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-Ledger::Ticket begin_in(Ledger& ledger, const ExecutorOptions& options, const Call& call,
-                        std::uint64_t sequence) {
-  const auto bytes = call.count * size_of(call.type);
-  const auto begin = [&](LiteralText name) {
-    return ledger.begin(options.group, options.rank, name, sequence, bytes, "started");
+Ledger::Ticket begin_in(Ledger& ledger, const ActiveOperation& operation) {
+  const auto& call = operation.header;
+  const auto begin = [&](LedgerName name) {
+    ledger.begun(operation.sequence, operation.started);
+    return ledger.begin({name, operation.sequence, call.count * operation.element_bytes, call.count,
+                         wire::packed(call), operation.started});
   };
-  switch (call.operation) {
+  switch (static_cast<Operation>(call.operation)) {
     case Operation::allreduce:
       return begin("allreduce");
     case Operation::allgather:
@@ -144,8 +145,7 @@ void Executor::prepare(ActiveOperation& operation, const Call& call, std::shared
     operation.place(Buffer::output) = place_of(call.output);
   }
   operation.kept = std::move(kept);
-  if (options_.ledger != nullptr)
-    operation.ticket = begin_in(*options_.ledger, options_, call, operation.sequence);
+  if (options_.ledger != nullptr) operation.ticket = begin_in(*options_.ledger, operation);
 }
 
 void Executor::end_in_ledger(ActiveOperation& operation) {

@@ -35,8 +35,7 @@ struct ExecutorOptions {
   bool check = true;  ///< every operation's first chunk on a link carries what the sender believes it is
   Clock::duration timeout = std::chrono::seconds(30);
   const CancelFlag* cancel = nullptr;
-  Ledger* ledger = nullptr;
-  std::uint64_t group = 0;
+  Ledger* ledger = nullptr;  ///< what is in flight is told to it; outlives the executor
   /// How long a rank whose link broke without a word listens for one who knows why. A farewell can be lost
   /// with the connection that it was sent over; another neighbour's is not.
   Clock::duration grace = Clock::duration::zero();
@@ -171,6 +170,8 @@ class Executor {
   Result<bool> advance_one_sided(std::uint64_t id, bool& moved);
   Result<void> wait_one_sided(std::uint64_t id, Deadline deadline);
   Result<void> rest(Deadline deadline, std::string_view what);
+  void note_in_ledger(Outstanding::Operation& operation, Clock::time_point now);
+  void end_one_sided(Outstanding::Operation& operation);
   [[nodiscard]] std::string describe_one_sided(const Outstanding::Operation& operation) const;
 
   // stall.cpp: waiting, and ending badly

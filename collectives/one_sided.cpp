@@ -16,6 +16,31 @@ const transport::RemoteKey no_key{};
 
 double seconds(Clock::duration span) { return std::chrono::duration<double>(span).count(); }
 
+/// What this thread waits for beside operations, in the ledger while it does.
+class ListedWait {
+ public:
+  explicit ListedWait(Ledger* ledger) : ledger_(ledger) {}
+  ~ListedWait() {
+    if (ledger_ != nullptr) ledger_->end(ticket_);
+  }
+  ListedWait(const ListedWait&) = delete;
+  ListedWait& operator=(const ListedWait&) = delete;
+
+  /// Before each rest; the first makes the row.
+  void rests(LedgerName name, std::uint64_t number, std::uint32_t rank) {
+    if (ledger_ == nullptr) return;
+    const auto now = Clock::now();
+    if (ticket_.row == Ledger::Ticket::none) ticket_ = ledger_->begin({name, number, 0, 0, 0, now});
+    if (rank != rank_) ledger_->stage(ticket_, "waits", now, {rank, rank});
+    rank_ = rank;
+  }
+
+ private:
+  Ledger* ledger_;
+  Ledger::Ticket ticket_{};
+  std::uint32_t rank_ = nobody;
+};
+
 }  // namespace
 
 std::string Executor::describe_one_sided(const Outstanding::Operation& operation) const {
@@ -36,6 +61,34 @@ Error Executor::one_sided_error(const LinkState& state, const std::string& stage
   if (at != std::string::npos && (cause.code == ErrorCode::permission_denied || refused_there))
     cause.cause = fmt::format("rank {} has ended its window ({})", state.link->rank(), cause.cause);
   return peer_error(state, stage, std::move(cause));
+}
+
+/// It is waited for, and nothing moves. What is done at once is never written there.
+void Executor::note_in_ledger(Outstanding::Operation& operation, Clock::time_point now) {
+  if (options_.ledger == nullptr) return;
+  options_.ledger->seen(now);
+  if (operation.ticket.row != Ledger::Ticket::none) return;
+  const auto begin = [&](LedgerName name) {
+    const auto number = (operation.id & ~Outstanding::mark) / Outstanding::capacity;
+    operation.ticket = options_.ledger->begin({name, number, operation.bytes, 0, 0, operation.started});
+  };
+  switch (operation.kind) {
+    case Outstanding::Kind::put:
+      begin("put");
+      break;
+    case Outstanding::Kind::get:
+      begin("get");
+      break;
+    case Outstanding::Kind::signal:
+      begin("signal");
+      break;
+  }
+  options_.ledger->stage(operation.ticket, "posted", operation.started, {operation.rank, operation.rank});
+}
+
+void Executor::end_one_sided(Outstanding::Operation& operation) {
+  if (options_.ledger != nullptr) options_.ledger->end(operation.ticket);
+  outstanding_.end(operation);
 }
 
 Result<bool> Executor::post(LinkState& state, const OneSided& call, std::uint64_t id) {
@@ -72,7 +125,7 @@ Result<std::uint64_t> Executor::start(const OneSided& call) {
   }
   if (posted && *posted) return id;
   auto stage = describe_one_sided(*operation);
-  outstanding_.end(*operation);
+  end_one_sided(*operation);
   if (!posted) return break_with(one_sided_error(state, stage, std::move(posted).error()));
   return fail(Error{ErrorCode::resource_exhausted, std::move(stage), "the queue to the peer is full"}
                   .on(std::string(state.link->transport_name()))
@@ -86,7 +139,7 @@ Result<bool> Executor::advance_one_sided(std::uint64_t id, bool& moved) {
   const auto over = [&] {
     auto* operation = outstanding_.find(id);
     if (operation != nullptr && !operation->done) return false;
-    if (operation != nullptr) outstanding_.end(*operation);
+    if (operation != nullptr) end_one_sided(*operation);
     return true;
   };
   if (!outstanding_.was_begun(id)) {
@@ -103,8 +156,9 @@ Result<bool> Executor::advance_one_sided(std::uint64_t id, bool& moved) {
   }
   moved = *progressed;
   retire();
-  const auto& operation = *outstanding_.find(id);
+  auto& operation = *outstanding_.find(id);
   const auto now = Clock::now();
+  if (!moved) note_in_ledger(operation, now);
   if (moved || now < operation.deadline) return false;
   const auto& link = *links_.at(operation.rank)->link;
   return break_with(
@@ -118,7 +172,9 @@ Result<bool> Executor::advance_one_sided(std::uint64_t id, bool& moved) {
 
 /// Sleeps until something happens, `deadline`, or it is time to look.
 Result<void> Executor::rest(Deadline deadline, std::string_view what) {
-  const auto wake = std::min(deadline.when(), Clock::now() + tick());
+  const auto now = Clock::now();
+  if (options_.ledger != nullptr) options_.ledger->seen(now);
+  const auto wake = std::min(deadline.when(), now + tick());
   auto woken = fabric_->wait(Deadline::at(wake), options_.cancel, what);
   if (woken || woken.error().code == ErrorCode::deadline_exceeded ||
       woken.error().code == ErrorCode::cancelled)
@@ -155,6 +211,7 @@ Result<std::vector<transport::Transport*>> Executor::link_everybody(Deadline dea
 Result<void> Executor::greet_everybody(Deadline deadline) {
   const auto stage = fmt::format("connect rank {} with every other", options_.rank);
   ++greetings_;
+  ListedWait listed(options_.ledger);
   std::vector<LinkState*> to_greet, to_hear;
   for (auto& [rank, state] : links_) to_greet.push_back(state.get());
   to_hear = to_greet;
@@ -180,12 +237,13 @@ Result<void> Executor::greet_everybody(Deadline deadline) {
         return break_with(peer_error(*state, stage, std::move(*error)));
     }
     if (*moved) continue;
+    const auto missing = (to_hear.empty() ? to_greet : to_hear).front()->link->rank();
     if (deadline.passed()) {
-      const auto missing = (to_hear.empty() ? to_greet : to_hear).front()->link->rank();
       return break_with(
           Error{ErrorCode::deadline_exceeded, stage, fmt::format("rank {} has not answered", missing)}.with(
               rank_name(missing)));
     }
+    listed.rests("create window", greetings_, missing);
     CENOTE_TRY(rest(deadline, stage));
   }
 }
@@ -208,6 +266,7 @@ Result<void> Executor::wait_signal(std::uint32_t rank, std::uint32_t signal, std
   const auto stage = [&] {
     return fmt::format("wait of rank {} for signal {} of rank {}", options_.rank, signal, rank);
   };
+  ListedWait listed(options_.ledger);
   for (;;) {
     if (signalled(rank, signal) >= count) return {};
     CENOTE_TRY(check_abort());
@@ -228,6 +287,7 @@ Result<void> Executor::wait_signal(std::uint32_t rank, std::uint32_t signal, std
                         fmt::format("it has come {} times, not {}", signalled(rank, signal), count)}
                       .with(rank_name(rank)));
     }
+    listed.rests("wait for signal", signal, rank);
     CENOTE_TRY(rest(deadline, "a signal"));
   }
 }

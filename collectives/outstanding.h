@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/deadline.h"
+#include "runtime/ledger.h"
 
 namespace cenote::collectives {
 
@@ -29,6 +30,7 @@ class Outstanding {
     std::uint64_t offset = 0, bytes = 0;
     Clock::time_point started{};
     Clock::time_point deadline{};
+    Ledger::Ticket ticket{};  ///< once it has been waited for
   };
 
   /// Its slot, with an id; nullptr when all are taken.

@@ -49,6 +49,10 @@ Result<void> Executor::on_idle(ActiveOperation& operation, std::optional<Deadlin
   }
   CENOTE_TRY(compare_notes());
   const bool long_still = now - last_moved_ >= tick();
+  if (options_.ledger != nullptr) {
+    options_.ledger->seen(now);
+    if (long_still) note_in_ledger();
+  }
   const bool news = told_culprit_ != ~0U && culprit(blocked()) != told_culprit_;
   if (long_still && (news || now - last_told_ >= tick())) {
     for (auto& [rank, state] : links_) {
@@ -59,7 +63,6 @@ Result<void> Executor::on_idle(ActiveOperation& operation, std::optional<Deadlin
     last_told_ = now;
   }
   if (!sleep_until) return {};
-  if (options_.ledger != nullptr) note_in_ledger();
   const bool held = std::ranges::any_of(active_, [](const auto& one) { return one->held(); });
   const auto wake = std::min(sleep_until->when(), now + (held ? Clock::duration(gate_tick) : tick()));
   auto woken = fabric_->wait(Deadline::at(wake), options_.cancel, wire::text(operation.header));
@@ -132,24 +135,26 @@ void Executor::tell_stalled() {
   }
 }
 
+/// What the oldest operation that can move waits for. A sleeping rank does this only as often as it wakes.
 void Executor::note_in_ledger() {
+  auto& ledger = *options_.ledger;
+  for (const auto& operation : active_) {
+    if (operation->held()) ledger.stage(operation->ticket, "waits for stream", last_moved_, {});
+  }
   const auto on = blocked();
   if (on.on == nullptr) return;
-  const auto ticket = on.operation->ticket;
-  const auto rank = on.on->link->rank();
+  const Ledger::Wait wait{on.on->link->rank(), culprit(on)};
+  const auto note = [&](LedgerName stage) { ledger.stage(on.operation->ticket, stage, last_moved_, wait); };
   switch (on.operation->plan().instances[on.instance].kind) {
     case StepKind::send:
-      options_.ledger->stage(ticket, "send", rank);
-      break;
+      return note("send");
     case StepKind::receive:
-      options_.ledger->stage(ticket, "receive", rank);
-      break;
+      return note("receive");
     case StepKind::reduce:
-      options_.ledger->stage(ticket, "reduce", rank);
-      break;
+      return note("reduce");
     case StepKind::copy:
     case StepKind::finish:
-      break;
+      return;
   }
 }
 
@@ -235,6 +240,7 @@ tl::unexpected<Error> Executor::break_with(Error error) {
   const auto reason = named_culprit(error.cause) ? std::string(innermost(error.cause).substr(0, reason_bytes))
                                                  : closing_reason(origin, error.cause);
   broken_ = std::move(error);
+  if (options_.ledger != nullptr) options_.ledger->fail(origin, broken_->message(), Clock::now());
   for (auto& operation : active_) end_in_ledger(*operation);
   for (auto& [rank, state] : links_) state->link->close(reason);
   (void)fabric_->progress();  // the farewell is on its way before anybody tears this down

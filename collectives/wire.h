@@ -64,6 +64,10 @@ inline constexpr std::uint32_t greeting_signal = 2;  ///< one more window is mad
 inline constexpr std::uint32_t user_signal = 32;     ///< the first of those that programs use
 inline constexpr std::uint32_t user_signals = transport::signal_slots - user_signal;
 
+/// The call but for its count, as one number that is not 0; and back, with that count.
+std::uint64_t packed(const CallHeader& call);
+CallHeader unpacked(std::uint64_t number, std::uint64_t count);
+
 /// "allreduce of 12 float32 by sum"
 std::string text(const CallHeader& call);
 

@@ -33,6 +33,7 @@ cenote_room(cli
     cli/demo_kill.cpp cli/demo_client.cpp
     cli/cmd_broker.cpp cli/cmd_agent.cpp cli/cmd_worker.cpp cli/cmd_guard.cpp cli/cmd_session.cpp cli/agent_watch.cpp
     cli/cmd_lease.cpp cli/cmd_release.cpp cli/cmd_leases.cpp cli/cmd_top.cpp
+    cli/cmd_who_is_stuck.cpp cli/stuck.cpp cli/stuck_output.cpp
     cli/cmd_doctor.cpp cli/cmd_config.cpp cli/cmd_version.cpp cli/cmd_completion.cpp cli/cmd_demo.cpp
   USES cenote_agent cenote_client cenote_broker cenote_session cenote_helper_server cenote_collectives cenote_kernels
        CLI11::CLI11)

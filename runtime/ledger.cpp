@@ -1,129 +1,135 @@
 #include "runtime/ledger.h"
 
-#include <fmt/format.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace cenote {
-
-/// A sequence lock of atomics. The version is odd while the owner writes. Fields are stored with release and
-/// loaded with acquire: a reader that saw a new field also sees the odd version before it.
-struct alignas(64) Ledger::Slot {
-  std::atomic<bool> taken{false};
-  std::atomic<std::uint32_t> version{0};
-  std::atomic<std::uint32_t> rank{0};
-  std::atomic<std::uint32_t> waits_for{nobody};
-  std::atomic<std::uint64_t> group{0};
-  std::atomic<std::uint64_t> sequence{0};
-  std::atomic<std::uint64_t> bytes{0};
-  std::atomic<const char*> operation{nullptr};  ///< nullptr: free
-  std::atomic<const char*> stage{nullptr};
-  std::atomic<std::int64_t> began{0};
-  std::atomic<std::int64_t> in_stage_since{0};
-
-  void open() { version.fetch_add(1, std::memory_order_acq_rel); }
-  void close() { version.fetch_add(1, std::memory_order_release); }
-};
-
 namespace {
 
-template <class T>
-void set(std::atomic<T>& field, T value) {
-  field.store(value, std::memory_order_release);
+using ledger_page::Row;
+using ledger_page::Written;
+using Word = std::atomic<std::uint64_t>;
+
+void set(Word& word, std::uint64_t value) { word.store(value, std::memory_order_release); }
+void set(Word& word, Clock::time_point when) {
+  set(word, static_cast<std::uint64_t>(when.time_since_epoch().count()));
 }
-template <class T>
-T get(const std::atomic<T>& field) {
-  return field.load(std::memory_order_acquire);
+void set(Word (&words)[ledger_page::name_words], const LedgerName& name) {
+  for (std::uint32_t i = 0; i < ledger_page::name_words; ++i) set(words[i], name.word(i));
 }
-std::int64_t now_ticks() { return Clock::now().time_since_epoch().count(); }
-Clock::time_point time_of(std::int64_t ticks) { return Clock::time_point(Clock::duration(ticks)); }
+
+/// A sequence lock with one writer. Words are stored with release: a reader that sees a new one also sees the
+/// odd version before it.
+class RowWriter {
+ public:
+  explicit RowWriter(Row<Word>& row) : row_(row), version_(row.version.load(std::memory_order_relaxed)) {
+    set(row_.version, version_ + 1);
+  }
+  ~RowWriter() { set(row_.version, version_ + 2); }
+  RowWriter(const RowWriter&) = delete;
+  RowWriter& operator=(const RowWriter&) = delete;
+
+ private:
+  Row<Word>& row_;
+  std::uint64_t version_;
+};
 
 }  // namespace
 
-Ledger::Ledger(std::uint32_t slots)
-    : slots_(std::make_unique<Slot[]>(std::max(slots, 1U))), count_(std::max(slots, 1U)) {}
-Ledger::~Ledger() = default;
-
-Ledger::Ticket Ledger::begin(std::uint64_t group, std::uint32_t rank, LiteralText operation,
-                             std::uint64_t sequence, std::uint64_t bytes, LiteralText stage,
-                             std::uint32_t waits_for) {
-  const auto start = next_.fetch_add(1, std::memory_order_relaxed);
-  for (std::uint32_t tried = 0; tried < count_; ++tried) {
-    const auto index = (start + tried) % count_;
-    auto& slot = slots_[index];
-    if (slot.taken.load(std::memory_order_relaxed) || slot.taken.exchange(true, std::memory_order_acquire))
-      continue;
-    const auto now = now_ticks();
-    slot.open();
-    set(slot.group, group);
-    set(slot.rank, rank);
-    set(slot.operation, operation.get());
-    set(slot.sequence, sequence);
-    set(slot.bytes, bytes);
-    set(slot.stage, stage.get());
-    set(slot.waits_for, waits_for);
-    set(slot.began, now);
-    set(slot.in_stage_since, now);
-    slot.close();
-    return {index};
-  }
-  return {};
+Result<std::unique_ptr<Ledger>> Ledger::create(const Member& member) {
+  constexpr const char* stage = "make the ledger of a communicator";
+  UniqueFd memory(::memfd_create(ledger_page::memory_name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return cenote::fail(system_error(stage, errno));
+  if (::ftruncate(memory.get(), sizeof(Written)) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return cenote::fail(system_error(stage, errno));
+  void* base = ::mmap(nullptr, sizeof(Written), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (base == MAP_FAILED) return cenote::fail(system_error(stage, errno));
+  auto* page = static_cast<Written*>(base);  // zeros, of which only what is used becomes memory
+  auto& head = page->head;
+  set(head.pid, static_cast<std::uint64_t>(::getpid()));
+  set(head.group, member.group);
+  set(head.rank, member.rank);
+  set(head.size, member.size);
+  const auto now = Clock::now();
+  set(head.begun_at, now);
+  set(head.seen, now);
+  set(head.magic, ledger_page::magic);
+  return std::unique_ptr<Ledger>(new Ledger(std::move(memory), page));
 }
 
-void Ledger::stage(Ticket ticket, LiteralText stage, std::uint32_t waits_for) {
-  if (ticket.slot >= count_) return;
-  auto& slot = slots_[ticket.slot];
-  slot.open();
-  set(slot.stage, stage.get());
-  set(slot.waits_for, waits_for);
-  set(slot.in_stage_since, now_ticks());
-  slot.close();
+Ledger::Ledger(UniqueFd memory, Written* page) : memory_(std::move(memory)), page_(page) {
+  for (auto i = ledger_page::rows; i > 0; --i) free_.push_back(i - 1);
+}
+
+Ledger::~Ledger() { ::munmap(page_, sizeof(Written)); }
+
+Ledger::Ticket Ledger::begin(const Operation& operation) {
+  if (free_.empty()) {
+    set(page_->head.not_shown, page_->head.not_shown.load(std::memory_order_relaxed) + 1);
+    return {Ticket::no_row};
+  }
+  const Ticket ticket{free_.back()};
+  free_.pop_back();
+  auto& row = page_->row[ticket.row];
+  const RowWriter writing(row);
+  set(row.operation, operation.name);
+  set(row.stage, "started");
+  set(row.sequence, operation.sequence);
+  set(row.bytes, operation.bytes);
+  set(row.count, operation.count);
+  set(row.detail, operation.detail);
+  set(row.began, operation.began);
+  set(row.in_stage_since, operation.began);
+  set(row.waits_for, ~std::uint64_t{0});
+  return ticket;
+}
+
+void Ledger::begun(std::uint64_t sequence, Clock::time_point now) {
+  set(page_->head.begun_at, now);
+  set(page_->head.begun, sequence);
+}
+
+void Ledger::stage(Ticket ticket, LedgerName stage, Clock::time_point since, Wait wait) {
+  if (ticket.row >= ledger_page::rows) return;
+  auto& row = page_->row[ticket.row];
+  const RowWriter writing(row);
+  set(row.stage, stage);
+  set(row.in_stage_since, since);
+  set(row.waits_for, std::uint64_t{wait.at_the_end} << 32 | wait.on);
 }
 
 void Ledger::end(Ticket ticket) {
-  if (ticket.slot >= count_) return;
-  auto& slot = slots_[ticket.slot];
-  slot.open();
-  set<const char*>(slot.operation, nullptr);
-  slot.close();
-  slot.taken.store(false, std::memory_order_release);
+  if (ticket.row == Ticket::none) return;
+  if (ticket.row == Ticket::no_row) {
+    set(page_->head.not_shown, page_->head.not_shown.load(std::memory_order_relaxed) - 1);
+    return;
+  }
+  auto& row = page_->row[ticket.row];
+  const RowWriter writing(row);
+  set(row.operation, "");
+  free_.push_back(ticket.row);
 }
 
-std::vector<LedgerRow> Ledger::snapshot() const {
-  constexpr int most_tries = 1000;  // a slot that changes this often is not stuck
-  std::vector<LedgerRow> rows;
-  for (std::uint32_t i = 0; i < count_; ++i) {
-    const auto& slot = slots_[i];
-    for (int tries = 0; tries < most_tries; ++tries) {
-      const auto before = get(slot.version);
-      const auto* operation = get(slot.operation);
-      const auto* stage = get(slot.stage);
-      LedgerRow row{get(slot.group),     get(slot.rank),           {},
-                    get(slot.sequence),  get(slot.bytes),          {},
-                    get(slot.waits_for), time_of(get(slot.began)), time_of(get(slot.in_stage_since))};
-      if (before % 2 != 0 || slot.version.load(std::memory_order_relaxed) != before) continue;
-      if (operation == nullptr) break;
-      row.operation = operation;
-      row.stage = stage;
-      rows.push_back(std::move(row));
-      break;
-    }
-  }
-  std::ranges::stable_sort(rows, {}, &LedgerRow::began);
-  return rows;
-}
+void Ledger::seen(Clock::time_point now) { set(page_->head.seen, now); }
 
-std::string ledger_text(std::span<const LedgerRow> rows, Clock::time_point now) {
-  if (rows.empty()) return "no operation in flight\n";
-  auto text = fmt::format("{:>6} {:>6} {:<14} {:>10} {:>12} {:>10} {:<24} {}\n", "group", "rank", "operation",
-                          "sequence", "bytes", "since", "stage", "waits for");
-  for (const auto& row : rows) {
-    const auto seconds = std::chrono::duration<double>(now - row.began).count();
-    text += fmt::format("{:>6} {:>6} {:<14} {:>10} {:>12} {:>8.3f} s {:<24} {}\n", row.group, row.rank,
-                        row.operation, row.sequence, row.bytes, std::max(seconds, 0.0), row.stage,
-                        row.waits_for == nobody ? "-" : fmt::format("rank {}", row.waits_for));
+void Ledger::fail(std::uint32_t culprit, std::string_view text, Clock::time_point now) {
+  auto& head = page_->head;
+  text = text.substr(0, sizeof head.failure - 1);
+  for (std::size_t i = 0; i < ledger_page::failure_words; ++i) {
+    std::uint64_t word = 0;
+    for (std::size_t at = 8 * i; at < std::min(8 * i + 8, text.size()); ++at)
+      word |= std::uint64_t{static_cast<unsigned char>(text[at])} << (8 * (at % 8));
+    set(head.failure[i], word);
   }
-  return text;
+  set(head.culprit, culprit);
+  set(head.failed_at, now);
+  set(head.failed, 1);
 }
 
 }  // namespace cenote

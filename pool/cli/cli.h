@@ -69,6 +69,7 @@ void add_lease(CLI::App& app, Cli& cli);
 void add_release(CLI::App& app, Cli& cli);
 void add_leases(CLI::App& app, Cli& cli);
 void add_top(CLI::App& app, Cli& cli);
+void add_who_is_stuck(CLI::App& app, Cli& cli);
 void add_doctor(CLI::App& app, Cli& cli);
 void add_config(CLI::App& app, Cli& cli);
 void add_demo(CLI::App& app, Cli& cli);

@@ -46,7 +46,7 @@ void add_globals(CLI::App& app, Globals& globals, int& parent) {
 
 void add_commands(CLI::App& app, Cli& cli, std::span<const AddCommand> more) {
   for (const auto add :
-       {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_doctor, add_config, add_demo,
+       {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_who_is_stuck, add_doctor, add_config, add_demo,
         add_version, add_completion, add_worker, add_guard, add_session, add_demo_client}) {
     add(app, cli);
   }

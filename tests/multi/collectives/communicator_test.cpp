@@ -3,9 +3,12 @@
 #include <time.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 
-#include "runtime/ledger.h"
+#include "collectives/window.h"
+#include "collectives/wire.h"
+#include "runtime/ledger_reader.h"
 #include "tests/multi/collectives/ranks.h"
 #include "tests/unit/collectives/reference.h"
 
@@ -54,33 +57,85 @@ TEST(Communicator, FourRanksThatWaitForAFifthUseNoProcessor) {
   }
 }
 
+/// What this process's ranks have in flight, of groups of `size`.
+std::vector<LedgerCopy> own_ledgers(std::uint32_t size) {
+  std::vector<LedgerCopy> own;
+  auto search = find_ledgers();
+  EXPECT_TRUE(search.has_value()) << search.error().message();
+  for (auto& one : search->found)
+    if (one.pid == ::getpid() && one.ledger.size == size) own.push_back(std::move(one.ledger));
+  return own;
+}
+
+bool any_row(std::uint32_t size, const std::function<bool(const LedgerCopy&, const LedgerRow&)>& is) {
+  const auto limit = Deadline::in(std::chrono::seconds(30));
+  while (!limit.passed()) {
+    for (const auto& ledger : own_ledgers(size))
+      for (const auto& row : ledger.rows)
+        if (is(ledger, row)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 TEST(Communicator, ListsWhatIsInFlightInTheLedgerWithTheRankItWaitsFor) {
-  Ledger ledger;
-  auto all = std::vector{options_for(Mode::shm, 0, 2), options_for(Mode::shm, 1, 2)};
-  all[0].ledger = &ledger;
-  all[0].group = 7;
-  std::atomic<bool> seen{false};
-  on_threads(
-      all,
-      [&](Communicator& communicator) {
-        if (communicator.rank() == 0) {
-          auto done = finish(communicator, communicator.barrier());
-          EXPECT_TRUE(done.has_value()) << done.error().message();
-          EXPECT_TRUE(ledger.snapshot().empty());
-          return;
-        }
-        // Rank 0 waits until this rank has seen it wait.
-        const auto limit = Deadline::in(std::chrono::seconds(30));
-        while (!seen && !limit.passed()) {
-          for (const auto& row : ledger.snapshot()) {
-            if (row.waits_for == 1 && row.operation == "barrier" && row.group == 7 && row.rank == 0)
-              seen = true;
-          }
-        }
-        EXPECT_TRUE(finish(communicator, communicator.barrier()).has_value());
-      },
-      [](std::uint32_t, const Error& error) { ADD_FAILURE() << error.message(); });
-  EXPECT_TRUE(seen);
+  run(Mode::shm, 2, "auto", [](Communicator& communicator) {
+    Bytes buffer(4000);
+    const auto reduce = [&] {
+      return finish(communicator, communicator.allreduce(memory_of(buffer), memory_of(buffer), 1000,
+                                                         CENOTE_FLOAT32, CENOTE_SUM));
+    };
+    if (communicator.rank() == 1) {
+      // Rank 0 waits until this rank has seen it wait.
+      EXPECT_TRUE(any_row(2, [](const auto& ledger, const auto& row) {
+        return ledger.rank == 0 && row.operation == "allreduce" && row.bytes == 4000 && row.sequence == 2 &&
+               ledger.begun == 2 && row.stage == "reduce" && row.wait.on == 1 && row.wait.at_the_end == 1 &&
+               wire::text(wire::unpacked(row.detail, row.count)) == "allreduce of 1000 float32 by sum";
+      }));
+    }
+    EXPECT_TRUE(reduce().has_value());
+    if (communicator.rank() == 0) {
+      for (const auto& ledger : own_ledgers(2))
+        EXPECT_TRUE(ledger.rank != 0 || ledger.rows.empty());
+    }
+    EXPECT_TRUE(finish(communicator, communicator.barrier()).has_value());
+  });
+  EXPECT_TRUE(own_ledgers(2).empty());
+}
+
+TEST(Communicator, ListsWhoIsAloneInAGroupThatForms) {
+  auto root = BootstrapRoot::create("127.0.0.1");
+  ASSERT_TRUE(root.has_value());
+  CancelFlag cancel;
+  std::thread waits([&] {
+    auto options = options_for(Mode::shm, 1, 7);
+    options.id = (*root)->id();
+    options.cancel = &cancel;
+    EXPECT_FALSE(Communicator::create(options).has_value());
+  });
+  EXPECT_TRUE(any_row(7, [](const auto& ledger, const auto& row) {
+    return ledger.rank == 1 && row.operation == "create" && row.sequence == 0;
+  }));
+  cancel.raise();
+  waits.join();
+}
+
+TEST(Communicator, ListsAWaitForASignal) {
+  run(Mode::shm, 3, "auto", [](Communicator& communicator) {
+    auto window = communicator.create_window({});
+    ASSERT_TRUE(window.has_value()) << window.error().message();
+    if (communicator.rank() == 0) {
+      const auto came = communicator.wait_signal(2, 5, 1, Deadline::in(std::chrono::seconds(30)));
+      EXPECT_TRUE(came.has_value()) << came.error().message();
+    } else if (communicator.rank() == 2) {
+      EXPECT_TRUE(any_row(3, [](const auto& ledger, const auto& row) {
+        return ledger.rank == 0 && row.operation == "wait for signal" && row.sequence == 5 &&
+               row.wait.on == 2;
+      }));
+      EXPECT_TRUE(finish(communicator, communicator.signal(0, 5)).has_value());
+    }
+    EXPECT_TRUE(finish(communicator, communicator.barrier()).has_value());
+  });
 }
 
 TEST(Communicator, RefusesRanksThatDisagreeAboutAnOption) {

@@ -133,6 +133,7 @@ class RankProcess {
   void kill(int signal) const {
     if (pid_ > 0) ::kill(pid_, signal);
   }
+  [[nodiscard]] pid_t pid() const { return pid_; }
   /// Waits until it called `up` (true) or ended.
   [[nodiscard]] bool is_up() const { return read_line(listen_) == "up"; }
   /// What it reported; empty when it died. Waits for its end.
