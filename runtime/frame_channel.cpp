@@ -12,6 +12,7 @@ namespace cenote {
 namespace {
 constexpr std::size_t prefix = sizeof(std::uint32_t);
 constexpr std::size_t chunk = std::size_t{64} << 10U;
+constexpr std::size_t piece_size = std::size_t{16} << 10U;  // read at once
 constexpr std::size_t window = std::size_t{256} << 10U;
 }  // namespace
 
@@ -79,12 +80,13 @@ void FrameChannel::fill() {
     most = std::max(most, std::min<std::size_t>(length, max_frame_) + prefix);
   }
   while (!closed_ && in_.size() - in_taken_ < most) {
-    const auto at = in_.size();
-    in_.resize(at + chunk);
-    const auto got = ::recv(fd_.get(), in_.data() + at, chunk, MSG_DONTWAIT);
+    std::array<std::byte, piece_size> piece;  // not cleared: whoever asks often, asks mostly in vain
+    const auto got = ::recv(fd_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
     const int error = errno;
-    in_.resize(at + static_cast<std::size_t>(got > 0 ? got : 0));
-    if (got > 0) continue;
+    if (got > 0) {
+      in_.insert(in_.end(), piece.data(), piece.data() + got);
+      continue;
+    }
     if (got < 0 && error == EINTR) continue;
     if (got < 0 && error == EAGAIN) return;
     close_with(got == 0 ? "connection closed" : std::generic_category().message(error));

@@ -7,7 +7,8 @@ namespace {
 bool measure(Run& run, Samples& samples) {
   const bool validate = run.plan.validate;
   const bool well = rounds(run, samples.latency, [&](std::uint64_t i) {
-    const std::uint64_t slot = i % run.plan.slots;
+    const std::uint64_t slot =
+        validate ? i % run.plan.slots : 0;  // a division is a tenth of what this end does
     if (validate && !run.fill(run.own_buffer(), run.place(i), ~slot)) return false;
     if (!run.post([&] { return run.endpoint().get(run.own(i), run.theirs(i), i); })) return false;
     while (run.completed <= i) {

@@ -117,7 +117,7 @@ class Run {
   }
 
   [[nodiscard]] std::uint64_t place(std::uint64_t message) const {
-    return message % plan.slots * plan.stride();
+    return plan.slots == 1 ? 0 : message % plan.slots * plan.stride();
   }
   [[nodiscard]] std::span<std::byte> own(std::uint64_t message) const {
     return ends_.own.at(place(message), plan.size);

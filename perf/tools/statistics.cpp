@@ -40,13 +40,13 @@ LatencyFigures LatencyRecord::figures(double divisor) const {
   std::vector<std::int64_t> sorted(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(size_));
   std::sort(sorted.begin(), sorted.end());
   const auto count = static_cast<double>(count_);
-  const double mean = sum_ / count;
+  const double mean = static_cast<double>(sum_) / count;
   out.samples = count_;
   out.min = static_cast<double>(min_) * scale;
   out.max = static_cast<double>(max_) * scale;
   out.typical = median(sorted) * scale;
   out.average = (static_cast<double>(first_) + mean) * scale;
-  out.deviation = std::sqrt(std::max(0.0, squares_ / count - mean * mean)) * scale;
+  out.deviation = std::sqrt(std::max(0.0, static_cast<double>(squares_) / count - mean * mean)) * scale;
   out.p99 = nearest_rank(sorted, 0.99) * scale;
   out.p999 = nearest_rank(sorted, 0.999) * scale;
   return out;

@@ -27,9 +27,9 @@ class LatencyRecord {
     if (count_ == 0) first_ = min_ = max_ = ns;
     min_ = ns < min_ ? ns : min_;
     max_ = ns > max_ ? ns : max_;
-    const auto difference = static_cast<double>(ns - first_);
+    const std::int64_t difference = ns - first_;
     sum_ += difference;
-    squares_ += difference * difference;
+    squares_ += Wide{difference} * difference;
     if ((count_++ & (stride_ - 1)) != 0) return false;
     kept_[size_++] = ns;
     if (size_ < kept_.size()) [[likely]]
@@ -42,13 +42,15 @@ class LatencyRecord {
   [[nodiscard]] LatencyFigures figures(double divisor) const;
 
  private:
+  __extension__ using Wide = __int128;
   void thin_out();
 
   std::vector<std::int64_t> kept_;
   std::size_t size_ = 0;
   std::uint64_t count_ = 0, stride_ = 1;
   std::int64_t first_ = 0, min_ = 0, max_ = 0;
-  double sum_ = 0, squares_ = 0;  ///< of the differences to the first: they stay small
+  std::int64_t sum_ = 0;  ///< of the differences to the first
+  Wide squares_ = 0;
 };
 
 /// The least time per message over all windows from a post i to a completion j >= i, in nanoseconds:

@@ -44,8 +44,10 @@ class EventOrder {
   using Deliver = std::function<Result<void>(std::uint8_t slot, std::span<const std::byte> message)>;
 
   /// True: it is whole and its turn, as nearly all are; it counts as delivered.
-  [[nodiscard]] bool is_next(const EventPart& part) {
-    if (part.parts != 1 || part.number != ((delivered_ + 1) & number_mask) || !waiting_.empty()) return false;
+  [[nodiscard]] bool is_next(const EventPart& part) { return part.parts == 1 && is_next(part.number); }
+  /// The same of one that is whole.
+  [[nodiscard]] bool is_next(std::uint32_t number) {
+    if (((number ^ (delivered_ + 1)) & number_mask) != 0 || !waiting_.empty()) return false;
     ++delivered_;
     return true;
   }

@@ -98,6 +98,7 @@ class Nic {
   [[nodiscard]] std::size_t free_slots() const { return free_.size(); }
   /// As many of them wait for a moment without anything else to do.
   [[nodiscard]] std::size_t slots_kept() const { return receive_list_.size() / 8 + 1; }
+  std::uint32_t idle_polls = 0;  ///< since the last completion
 
   /// Wakes the sleeper at the next completion.
   Result<void> request_wakeup();

@@ -46,6 +46,7 @@ struct Piece {
   [[nodiscard]] bool is_whole_get() const {
     return purpose == Purpose::get && operation == ~0U && block == ~0U && !on_device && length <= 8192;
   }
+  [[nodiscard]] bool is_message() const { return purpose == Purpose::message && length <= 8192; }
   [[nodiscard]] bool writes() const { return purpose == Purpose::put && length != 0; }
 };
 static_assert(sizeof(Piece) == 64);
@@ -142,6 +143,7 @@ class Rail {
   }
   /// Asks for a completion where some are under way that none would tell of.
   Result<void> poke();
+  /// Only a completion makes it true: who posts while nothing is asked for, asks.
   [[nodiscard]] bool needs_poke() const { return posted_ != finished_ && asked_ == finished_; }
   /// Whether anything was posted since the last time it was asked: what follows may soon tell of it.
   [[nodiscard]] bool is_busy() { return std::exchange(seen_, posted_) != posted_; }

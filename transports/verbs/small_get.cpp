@@ -25,21 +25,11 @@ Result<void> VerbsEndpoint::get(std::span<std::byte> dst, RemoteSlice src, std::
   ++stats_.gets;
   ++operations_;
   ++borrowed_;
-  core_->settled = false;
   const std::uint32_t lkey = here->regions[lane->mine]->lkey;
   if (const int failed = rail.read(dst, lkey, piece.remote, latest_.rkeys[lane->theirs]); failed != 0)
       [[unlikely]]
     post_refused(*lane, failed);
   return done();
-}
-
-void VerbsEndpoint::finish_get(Rail& rail) {
-  const Piece& piece = rail.oldest();
-  stats_.bytes_got += piece.length;
-  borrowed_ -= piece.borrows ? 1 : 0;
-  --operations_;
-  finish(piece.tag);
-  rail.finish(1);
 }
 
 Result<void> VerbsEndpoint::get_in_general(std::span<std::byte> dst, RemoteSlice src, std::uint64_t tag) {

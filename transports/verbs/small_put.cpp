@@ -23,7 +23,6 @@ Lane* VerbsEndpoint::open_lane() {
 template <bool with_signal>
 inline void VerbsEndpoint::post_at_once(Lane& lane, std::span<const std::byte> src, std::uint64_t remote,
                                         std::uint32_t signal, std::uint64_t tag) {
-  core_->settled = false;
   Rail& rail = *lane.rail;
   const auto event = static_cast<std::uint32_t>(events_sent_ + 1);
   const auto slot = static_cast<std::uint8_t>(signal);

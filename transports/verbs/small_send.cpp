@@ -12,7 +12,6 @@ constexpr std::size_t reserved_blocks = 32;  // messages that wait leave as many
 }  // namespace
 
 inline void VerbsEndpoint::post_message(Lane& lane, std::uint32_t block, std::byte* bytes, std::size_t size) {
-  core_->settled = false;
   Rail& rail = *lane.rail;
   Piece& piece = rail.next_piece();
   piece = {};

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t completions_at_once = 32;
 constexpr int turns_at_once =
     16;  // of polling one card; then the other endpoints and sockets have their turn
+constexpr std::uint32_t idle_polls_at_least = 16;  // before there is time for anything else
 constexpr std::uint32_t block_count = 512;
 constexpr auto parting_time = std::chrono::seconds(5);
 constexpr std::uint32_t index_bits = 16;
@@ -146,10 +147,11 @@ bool VerbsCore::poll(Nic& nic, bool& dry) {
     const int count = nic.api.poll_cq(nic.cq.get(), completions_at_once, completions.data());
     if (count <= 0) {
       if (count < 0) fail_all(nic, "poll of its completion queue failed: " + std::to_string(count));
-      give_back(nic, 1);
+      if (++nic.idle_polls >= idle_polls_at_least) give_back(nic, 1);
       return any;
     }
     any = true;
+    nic.idle_polls = 0;
     for (int i = 0; i < count; ++i) {
       const ibv_wc& completion = completions[static_cast<std::size_t>(i)];
       if ((completion.wr_id & receive_mark) != 0) {
@@ -171,7 +173,6 @@ void VerbsCore::give_back(Nic& nic, std::size_t least) {
 }
 
 void VerbsCore::sent(const ibv_wc& completion) {
-  completed_ = true;
   Rail* rail = rail_of(completion.wr_id);
   if (rail == nullptr) {
     if (auto seen = visibility.returned(completion); !seen) break_waiting(seen.error());
@@ -202,19 +203,16 @@ void VerbsCore::fail_all(const Nic& nic, const std::string& cause) {
 
 bool VerbsCore::progress() {
   ++round_;
-  bool any = std::exchange(happened, false), dry = false;
+  bool dry = false;
   if (reception.interrupted()) [[unlikely]] {
     reception.forget_interrupt();
-    look_soon = any = true;
+    look_soon = happened = true;
   }
-  completed_ = false;
   const bool came = poll(dry), due = reception.due();
-  // What arrived is for the caller first; what it leaves to do is done at the next turn.
-  if (!any && settled && !due && !completed_) [[likely]] {
-    settled = !came;
+  const bool any = std::exchange(happened, false);
+  if (!any && settled && !due && !gated) [[likely]]
     return came;
-  }
-  return proceed(any || came, dry, due);
+  return proceed(any, dry, due) || came;
 }
 
 bool VerbsCore::proceed(bool any, bool dry, bool due) {
@@ -332,6 +330,7 @@ bool VerbsCore::arm() {
   }
   bool dry = true;
   if (poll(dry)) happened = true;
+  for (const auto& nic : nics) give_back(*nic, 1);
   for (VerbsEndpoint* endpoint : endpoints) {
     if (endpoint->flush(true) || endpoint->is_ending() || endpoint->copies()) happened = true;
   }

@@ -76,8 +76,8 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   void break_waiting(const Error& error);
   /// Counts the calls of progress(): what was polled dry in a later one than a note came in, came before it.
   [[nodiscard]] std::uint64_t round() const { return round_; }
-  /// Whether the latest progress() left nothing to do but to wait for completions and to look at the sockets
-  /// now and then. Whoever posts, or changes how an endpoint stands, clears it (or sets `happened`).
+  /// Whether there is nothing to do but to take completions and to look at the sockets now and then. Whoever
+  /// changes how an endpoint stands, or finishes what told of later work, clears it (or sets `happened`).
   bool settled = false;
   [[nodiscard]] const std::vector<Port>& ports() const { return ports_; }
   [[nodiscard]] const RailHome& home() const { return home_; }
@@ -132,7 +132,6 @@ class VerbsCore final : public SideCore<VerbsEndpoint, VerbsAddress> {
   std::vector<std::uint32_t> free_ids_;
   std::vector<Parting> partings_;
   std::uint64_t round_ = 0;
-  bool completed_ = false;  ///< something of this side, by the latest poll
   std::vector<std::pair<std::weak_ptr<const DeviceAccess>, std::weak_ptr<Pinned>>> pinned_;
 };
 

@@ -222,6 +222,15 @@ void VerbsEndpoint::poke_rails(bool last) {
   }
 }
 
+inline void VerbsEndpoint::finish_get(Rail& rail) {
+  const Piece& piece = rail.oldest();
+  stats_.bytes_got += piece.length;
+  borrowed_ -= piece.borrows ? 1 : 0;
+  --operations_;
+  finish(piece.tag);
+  rail.finish(1);
+}
+
 void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status status) {
   Lane& lane = lanes_[rail.lane];
   // What follows the first that failed is flushed: it says nothing of those before it any more.
@@ -238,12 +247,17 @@ void VerbsEndpoint::sent_until(Rail& rail, std::uint32_t number, ibv_wc_status s
       finish_get(rail);
       continue;
     }
+    if (lane.alone && rail.oldest().is_message()) {
+      core_->blocks.give(rail.oldest().block);
+      rail.finish(1);
+      continue;
+    }
     const Piece piece = rail.take_oldest();
     lane.finished(piece);
     probed = probed || piece.purpose == Purpose::probe;
     finish_piece(piece);
   }
-  core_->happened = true;
+  if (!is_calm() || rail.needs_poke()) core_->happened = true;
   if (lane.state == Lane::State::proving || lane.state == Lane::State::reviving) {
     if (probed || status != IBV_WC_SUCCESS) probe_done(lane, status);
   } else if (status != IBV_WC_SUCCESS) {

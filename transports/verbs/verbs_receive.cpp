@@ -16,7 +16,6 @@ tl::unexpected<Error> nonsense(const char* what) {
 
 void VerbsEndpoint::arrived(const Rail& rail, const ibv_wc& completion, std::span<const std::byte> slot) {
   if (failure_) return;
-  core_->happened = true;
   Lane& lane = lanes_[rail.lane];
   ++lane.parts_received;
   if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
@@ -45,16 +44,19 @@ Result<void> VerbsEndpoint::take_message(std::span<const std::byte> bytes) {
   MessageHead head;
   if (bytes.size() < sizeof head) return nonsense("a message without its head");
   std::memcpy(&head, bytes.data(), sizeof head);
+  const bool plain = head.type == static_cast<std::uint8_t>(MessageType::message) && !core_->gated;
+  if (plain && head.parts == 1 && order_.is_next(head.number)) [[likely]] {
+    const auto body = bytes.subspan(sizeof head);
+    if (!inbox_.charge(body.size())) return nonsense("more messages than it was given room for");
+    inbox_.add(body);
+    return done();
+  }
   if (head.parts == 0 || head.parts > max_ports) return nonsense("a message of no parts, or too many");
   if (head.type == static_cast<std::uint8_t>(MessageType::message) &&
       !inbox_.charge(bytes.size() - sizeof head))
     return nonsense("more messages than it was given room for");
   const EventPart part{head.number & number_mask, head.parts, message_slot, true, bytes};
-  if (!order_.is_next(part)) return take_part(part);
-  if (head.type != static_cast<std::uint8_t>(MessageType::message) || core_->gated)
-    return deliver(message_slot, bytes);
-  inbox_.add(bytes.subspan(sizeof head));
-  return done();
+  return order_.is_next(part) ? deliver(message_slot, bytes) : take_part(part);
 }
 
 Result<void> VerbsEndpoint::deliver(std::uint8_t slot, std::span<const std::byte> message) {
