@@ -87,6 +87,15 @@ def unread_settings(table, files):
     return names, [name for name in names if name not in read]
 
 
+def misnamed(page, paths):
+    """Folders of sources that `page` does not name, and paths that it names and that are not there."""
+    named = set(re.findall(r"`((?:" + "|".join(rules.PRODUCT | {"tests"}) + r")/[a-z0-9_./]+)`", page))
+    sources = [path for path in paths if rules.is_code(path) and rules.room_of(path) in rules.PRODUCT]
+    folders = {"/".join(path.split("/")[:2]) for path in sources if path.count("/") >= 2}
+    there = set(paths) | {"/".join(path.split("/")[:depth]) for path in paths for depth in (1, 2, 3)}
+    return sorted({folder for folder in folders if folder not in named and folder != "include/cenote"} | (named - there))
+
+
 class House(unittest.TestCase):
     def test_every_rule_breaks_on_bad_samples_and_accepts_good_ones(self):
         for name, path, text, lines in SAMPLES:
@@ -113,6 +122,15 @@ class House(unittest.TestCase):
         offences = rules.check(files)
         self.assertEqual(offences, [], "\n" + "\n".join(offences))
 
+    def test_the_page_about_the_house_names_what_is_there_and_nothing_else(self):
+        page = "`runtime/a.h` `pool/gone.h` `cenote`"
+        self.assertEqual(misnamed(page, ["runtime/a.h", "pool/b/c.cpp"]), ["pool/b", "pool/gone.h"])
+        page = (ROOT / "docs/architecture.md").read_text()
+        self.assertEqual(misnamed(page, [path for path, _ in tree()]), [])
+        floors = dict(re.findall(r"^\| (\d) \| (.*?) \|", page, re.M))
+        for room, level in rules.LEVELS.items():
+            if (ROOT / room).is_dir():
+                self.assertIn(f"`{room}", floors[str(level)])
 
     def test_every_setting_has_a_reader(self):
         table = '    {"a.b", SettingType::text, ""},\n    {"c", SettingType::duration, "1s"},\n'
