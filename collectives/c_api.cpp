@@ -16,53 +16,12 @@ using cenote::c_api::guarded;
 using cenote::c_api::in_its_process;
 using cenote::c_api::known_part;
 using cenote::c_api::started;
-using cenote::c_api::status_of;
+using cenote::c_boundary::status_of;
 using cenote::collectives::Communicator;
 using cenote::collectives::CommunicatorOptions;
 using cenote::collectives::Devices;
 using cenote::collectives::Gate;
 using cenote::collectives::Request;
-
-namespace cenote::c_api {
-
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
-}
-
-cenote_status status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_argument:
-      return CENOTE_INVALID_ARGUMENT;
-    case ErrorCode::not_supported:
-      return CENOTE_NOT_SUPPORTED;
-    case ErrorCode::not_found:
-      return CENOTE_NOT_FOUND;
-    case ErrorCode::already_exists:
-      return CENOTE_ALREADY_EXISTS;
-    case ErrorCode::permission_denied:
-      return CENOTE_PERMISSION_DENIED;
-    case ErrorCode::resource_exhausted:
-      return CENOTE_RESOURCE_EXHAUSTED;
-    case ErrorCode::deadline_exceeded:
-      return CENOTE_DEADLINE_EXCEEDED;
-    case ErrorCode::cancelled:
-      return CENOTE_CANCELLED;
-    case ErrorCode::peer_failed:
-      return CENOTE_PEER_FAILED;
-    case ErrorCode::protocol_error:
-      return CENOTE_PROTOCOL_ERROR;
-    case ErrorCode::system_error:
-      return CENOTE_SYSTEM_ERROR;
-    case ErrorCode::driver_error:
-      return CENOTE_DRIVER_ERROR;
-    case ErrorCode::internal:
-      return CENOTE_INTERNAL;
-  }
-  return CENOTE_INTERNAL;
-}
-
-}  // namespace cenote::c_api
 
 namespace {
 
@@ -159,7 +118,7 @@ cenote_status broadcast(cenote_comm* comm, void* buffer, std::size_t count, ceno
 
 extern "C" {
 
-const char* cenote_last_error(void) { return cenote::c_api::last_error().c_str(); }
+const char* cenote_last_error(void) { return cenote::c_boundary::last_error().c_str(); }
 
 const char* cenote_status_text(cenote_status status) {
   if (status == CENOTE_SUCCESS) return "success";

@@ -1,13 +1,8 @@
-// What the sources of the C interface share: the handles behind its names, and how a Result becomes a status.
-// Nothing gets out but values: what the standard library may throw (no memory) becomes a status too.
+// What the sources of the C interface share: the handles behind its names, and how its operations start.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +11,7 @@
 #include "collectives/communicator.h"
 #include "collectives/devices.h"
 #include "runtime/bootstrap.h"
+#include "runtime/c_boundary.h"
 #include "runtime/fork_mark.h"
 
 struct cenote_context {
@@ -34,30 +30,9 @@ struct cenote_comm {
 
 namespace cenote::c_api {
 
-/// errno's way: the text belongs to the thread whose call failed.
-std::string& last_error();
-cenote_status status_of(ErrorCode code);
-
-/// Runs the body of one function; its Result becomes the status, its error the thread's text.
-template <class Body>
-cenote_status guarded(Body body) noexcept {
-  try {
-    Result<void> result = body();
-    if (result) return CENOTE_SUCCESS;
-    last_error() = result.error().message();
-    return status_of(result.error().code);
-  } catch (const std::bad_alloc&) {
-    last_error() = "out of memory";  // fits the string without an allocation
-    return CENOTE_RESOURCE_EXHAUSTED;
-  } catch (const std::exception& error) {
-    last_error() = error.what();
-    return CENOTE_INTERNAL;
-  }
-}
-
-inline tl::unexpected<Error> bad(std::string stage, std::string cause) {
-  return fail(ErrorCode::invalid_argument, std::move(stage), std::move(cause));
-}
+using c_boundary::bad;
+using c_boundary::guarded;
+using c_boundary::known_part;
 
 /// A child of fork() shares its parent's sockets and rings, but not its threads: it leaves them alone.
 /// `made`: a context or a communicator.
@@ -66,16 +41,6 @@ Result<void> in_its_process(const Handle& made, const char* stage) {
   if (!made.mark->forked()) [[likely]]
     return {};
   return bad(stage, "it was made by the parent of this child of fork()");
-}
-
-/// As much of the caller's struct as it has, the rest zero.
-template <class T>
-Result<T> known_part(const T* given, const char* stage) {
-  T known{};
-  if (given == nullptr) return known;
-  if (given->size < sizeof(std::size_t)) return bad(stage, "the struct's size is not set");
-  std::memcpy(&known, given, std::min(given->size, sizeof known));
-  return known;
 }
 
 /// Starts an operation: `begin` returns a Result<Request>.

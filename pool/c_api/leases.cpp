@@ -72,11 +72,6 @@ void copy_text(char (&out)[N], const std::string& in) {
 
 }  // namespace
 
-std::string& cenote::pool::c_api::last_error() {
-  thread_local std::string text;
-  return text;
-}
-
 extern "C" {
 
 uint32_t cenote_version(void) { return CENOTE_VERSION_NUMBER; }
