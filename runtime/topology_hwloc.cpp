@@ -20,6 +20,9 @@ struct Destroy {
 using Handle = std::unique_ptr<hwloc_topology, Destroy>;
 
 constexpr std::string_view stage = "read the machine's topology";
+// Plugins that an installed Open MPI brings: pci finds what is found without it, and leaks its table of names;
+// the others start a graphics or OpenCL driver inside this process. One that is not there cannot be refused.
+constexpr const char* unwanted[] = {"pci", "gl", "opencl"};
 constexpr std::size_t most_xml = std::size_t{64} << 20U;
 
 Result<Handle> open() {
@@ -29,6 +32,8 @@ Result<Handle> open() {
   // Bridges too, not only the devices: they say how far two devices are apart.
   if (hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL) != 0)
     return fail(system_error(std::string(stage), errno));
+  for (const char* plugin : unwanted)
+    (void)hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
   return handle;
 }
 
