@@ -11,6 +11,7 @@ using cenote::Error;
 using cenote::ErrorCode;
 using cenote::Result;
 using cenote::c_api::bad;
+using cenote::c_api::create_comm;
 using cenote::c_api::deadline_of;
 using cenote::c_api::guarded;
 using cenote::c_api::in_its_process;
@@ -22,6 +23,19 @@ using cenote::collectives::CommunicatorOptions;
 using cenote::collectives::Devices;
 using cenote::collectives::Gate;
 using cenote::collectives::Request;
+
+namespace cenote::c_api {
+
+Result<std::unique_ptr<cenote_comm>> create_comm(const cenote_context& context,
+                                                 const CommunicatorOptions& options) {
+  auto made = std::make_unique<cenote_comm>();
+  made->devices = context.devices;
+  made->mark = context.mark;
+  CENOTE_ASSIGN(made->communicator, Communicator::create(options));
+  return made;
+}
+
+}  // namespace cenote::c_api
 
 namespace {
 
@@ -140,6 +154,7 @@ cenote_status cenote_context_create(const cenote_context_options* options, cenot
     auto made = std::make_unique<cenote_context>();
     CENOTE_TRY(made->mark->set());
     if (known.transports != nullptr) made->fabric.transports = split(known.transports);
+    made->host_given = known.host != nullptr;
     if (known.host != nullptr) made->fabric.tcp_host = known.host;
     if (made->fabric.transports.empty()) return bad("create a context", "no transports");
     const char* library = known.cuda_library != nullptr ? known.cuda_library : "libcuda.so.1";
@@ -193,10 +208,7 @@ cenote_status cenote_comm_create(cenote_context* context, const cenote_comm_opti
       const std::string_view text(known.id.text, strnlen(known.id.text, sizeof known.id.text));
       CENOTE_ASSIGN(wanted.id, cenote::UniqueId::parse(text));
     }
-    auto made = std::make_unique<cenote_comm>();
-    made->devices = context->devices;
-    made->mark = context->mark;
-    CENOTE_ASSIGN(made->communicator, Communicator::create(wanted));
+    CENOTE_ASSIGN(auto made, create_comm(*context, wanted));
     *comm = made.release();
     return {};
   });

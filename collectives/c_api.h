@@ -13,12 +13,16 @@
 #include "runtime/bootstrap.h"
 #include "runtime/c_boundary.h"
 #include "runtime/fork_mark.h"
+#include "runtime/pmix.h"
 
 struct cenote_context {
   cenote::transport::FabricOptions fabric;
+  bool host_given = false;  ///< fabric.tcp_host is the caller's
   std::shared_ptr<cenote::collectives::Devices> devices;
   std::mutex mutex;
   std::vector<std::unique_ptr<cenote::BootstrapRoot>> roots;
+  std::mutex launcher;                           ///< for what follows
+  std::unique_ptr<cenote::launcher::Pmix> pmix;  ///< once the launcher was asked, and it is PMIx
   std::shared_ptr<cenote::ForkMark> mark = std::make_shared<cenote::ForkMark>();
 };
 
@@ -42,6 +46,10 @@ Result<void> in_its_process(const Handle& made, const char* stage) {
     return {};
   return bad(stage, "it was made by the parent of this child of fork()");
 }
+
+/// Makes a communicator in the context's name.
+Result<std::unique_ptr<cenote_comm>> create_comm(const cenote_context& context,
+                                                 const collectives::CommunicatorOptions& options);
 
 /// Starts an operation: `begin` returns a Result<Request>.
 template <class Begin>

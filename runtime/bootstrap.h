@@ -34,8 +34,13 @@ class BootstrapRoot {
  public:
   virtual ~BootstrapRoot() = default;
   [[nodiscard]] virtual const UniqueId& id() const = 0;
-  /// `host`: the address to listen on and to publish, "127.0.0.1" on one machine.
-  static Result<std::unique_ptr<BootstrapRoot>> create(const std::string& host);
+  /// `host`: the address to listen on and to publish, "127.0.0.1" on one machine. `port` 0: any.
+  static Result<std::unique_ptr<BootstrapRoot>> create(const std::string& host, std::uint16_t port = 0);
+  /// For ranks that know host, ports and secret beforehand: listens at the first of `ports` that is free.
+  /// Errors: already_exists (all are in use).
+  static Result<std::unique_ptr<BootstrapRoot>> create_at(const std::string& host,
+                                                          std::span<const std::uint16_t> ports,
+                                                          const std::array<std::uint8_t, 16>& secret);
 };
 
 /// One rank's membership. Calls are collective: every rank makes the same ones in the same order. Not

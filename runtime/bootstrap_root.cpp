@@ -74,6 +74,8 @@ class Root final : public BootstrapRoot {
   void serve_client(Client& client);
   void take_frame(Client& client, std::span<const std::byte> frame);
   void greet(Client& client, Reader& reader);
+  void answer_search(Client& client, Reader& reader);
+  [[nodiscard]] bool knows_secret(std::span<const std::byte> shown) const;
   static void refuse(Client& client, ErrorCode code, std::string_view cause);
   void end_group(std::string cause);
   void tell_parent(Client& client);
@@ -210,6 +212,7 @@ void Root::take_frame(Client& client, std::span<const std::byte> frame) {
   const auto kind = reader.get<Kind>();
   if (client.rank == no_rank) {
     if (kind == Kind::hello) return greet(client, reader);
+    if (kind == Kind::search) return answer_search(client, reader);
   } else if (kind == Kind::ask_parent && reader.finished()) {
     return tell_parent(client);
   } else if (kind == Kind::ask_missing && reader.finished()) {
@@ -234,9 +237,7 @@ void Root::greet(Client& client, Reader& reader) {
     client.leave_by = Deadline::in(Clock::duration::zero());
     return;
   }
-  const std::span<const std::uint8_t> theirs(reinterpret_cast<const std::uint8_t*>(secret.data()),
-                                             secret.size());
-  if (!equal_in_constant_time(theirs, id_.secret))
+  if (!knows_secret(secret))
     return refuse(client, ErrorCode::permission_denied, "the secret is not that of this group");
   if (size == 0 || size > max_size || rank >= size)
     return refuse(client, ErrorCode::invalid_argument,
@@ -277,6 +278,27 @@ void Root::greet(Client& client, Reader& reader) {
       waiting->second->channel.flush();
     }
   }
+}
+
+bool Root::knows_secret(std::span<const std::byte> shown) const {
+  const std::span<const std::uint8_t> theirs(reinterpret_cast<const std::uint8_t*>(shown.data()),
+                                             shown.size());
+  return equal_in_constant_time(theirs, id_.secret);
+}
+
+/// It goes on as a stranger: who searched connects again to join.
+void Root::answer_search(Client& client, Reader& reader) {
+  const auto their_magic = reader.get<std::uint32_t>();
+  const auto secret = reader.raw(id_.secret.size());
+  if (!reader.finished() || their_magic != magic) {
+    client.leaving = true;
+    client.leave_by = Deadline::in(Clock::duration::zero());
+    return;
+  }
+  if (!knows_secret(secret))
+    return refuse(client, ErrorCode::permission_denied, "the secret is not that of this group");
+  if (!joined_.empty()) return refuse(client, ErrorCode::already_exists, "the group already stands");
+  client.channel.queue(Writer().put(Kind::here).bytes());
 }
 
 void Root::refuse(Client& client, ErrorCode code, std::string_view cause) {
@@ -332,17 +354,28 @@ void Root::forget(Client& client) {
 
 }  // namespace
 
-Result<std::unique_ptr<BootstrapRoot>> BootstrapRoot::create(const std::string& host) {
-  UniqueId id;
-  CENOTE_ASSIGN(auto listener, listen_on({host, 0}, 4096));
-  CENOTE_ASSIGN(const auto address, local_address(listener.get()));
-  id.host = host;
-  id.port = address.port;
-  CENOTE_TRY(random_bytes(std::span<std::uint8_t>(id.secret)));
+Result<std::unique_ptr<BootstrapRoot>> BootstrapRoot::create(const std::string& host, std::uint16_t port) {
+  std::array<std::uint8_t, 16> secret{};
+  CENOTE_TRY(random_bytes(std::span<std::uint8_t>(secret)));
+  return create_at(host, {&port, 1}, secret);
+}
+
+Result<std::unique_ptr<BootstrapRoot>> BootstrapRoot::create_at(const std::string& host,
+                                                                std::span<const std::uint16_t> ports,
+                                                                const std::array<std::uint8_t, 16>& secret) {
+  Result<UniqueFd> listener =
+      fail(ErrorCode::invalid_argument, "listen on " + host, "there is no port to choose from");
+  for (const auto port : ports) {
+    listener = listen_on({host, port}, 4096);
+    if (listener || listener.error().code != ErrorCode::already_exists) break;
+  }
+  if (!listener) return fail(std::move(listener).error());
+  CENOTE_ASSIGN(const auto address, local_address(listener->get()));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return fail(system_error("make the bootstrap's wake descriptor", errno));
   try {
-    return std::make_unique<Root>(std::move(id), std::move(listener), std::move(wake));
+    return std::make_unique<Root>(UniqueId{host, address.port, secret}, std::move(*listener),
+                                  std::move(wake));
   } catch (const std::system_error& error) {
     return fail(system_error("start the bootstrap's thread", error.code().value()));
   }

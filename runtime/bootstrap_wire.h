@@ -27,11 +27,13 @@ enum class Kind : std::uint8_t {
   ask_parent,   ///< the parent's address again, please: the one given does not answer
   ask_missing,  ///< who has not arrived?
   done,         ///< this rank has joined; the connection may end
+  search,       ///< magic, secret: is this the root of that group? From who does not know the port yet
   // root -> rank
   refused = 16,  ///< code, cause
   parent_at,     ///< host, port
   missing,       ///< text: "ranks 3, 7 of 8 have not arrived"
   lost,          ///< rank, cause: it had registered, and is gone
+  here,          ///< yes, and it still forms
   // child -> parent
   child_hello = 32,  ///< magic, secret, rank, size
   ready,             ///< the whole subtree is connected

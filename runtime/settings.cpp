@@ -53,15 +53,21 @@ tl::unexpected<Error> unknown(std::string_view name, std::string_view shown, con
       suggestion(name)));
 }
 
-Environment process_environment() {
+/// The variables of this process whose names `wanted` holds for.
+template <class Wanted>
+Environment read_variables(Wanted wanted) {
   Environment found;
   for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
     const std::string_view line(*at);
     const auto equals = line.find('=');
-    if (line.starts_with(prefix) && equals != std::string_view::npos)
+    if (equals != std::string_view::npos && wanted(line.substr(0, equals)))
       found.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return found;
+}
+
+Environment process_environment() {
+  return read_variables([](std::string_view name) { return name.starts_with(prefix); });
 }
 
 /// A TOML value as a user would write it elsewhere; nullopt for what no setting holds (dates, nested arrays).
@@ -112,6 +118,13 @@ Settings::Settings() {
     auto value = parse(description, description.default_text);
     slots_.push_back({value ? std::move(*value) : Value{}, std::string(description.default_text), "default"});
   }
+}
+
+Environment launcher_environment() {
+  return read_variables([](std::string_view name) {
+    return std::ranges::find(launcher_variables, name, &LauncherVariable::name) !=
+           std::end(launcher_variables);
+  });
 }
 
 Result<Settings> Settings::load(const SettingSources& sources) {

@@ -43,6 +43,9 @@ struct SettingKey {
 
 using Environment = std::map<std::string, std::string>;
 
+/// The variables of launcher_variables that this process has.
+Environment launcher_environment();
+
 struct SettingSources {
   std::string file{};                        ///< TOML; empty = what config.file says in the sources below
   std::optional<Environment> environment{};  ///< nullopt = that of this process

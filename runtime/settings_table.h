@@ -59,6 +59,9 @@ inline constexpr SettingDescription settings_table[] = {
     {"log.level", SettingType::choice, "info", "error|warn|info|debug|trace", "", "least important kind of message to log"},
     {"log.format", SettingType::choice, "text", "text|json", "", "log lines for people, or one JSON object a line"},
     {"log.file", SettingType::text, "", "", "", "file that log lines are appended to; empty = standard error"},
+    // programs that a launcher starts
+    {"launcher", SettingType::choice, "auto", "auto|pmix|slurm|torchrun|none", "", "who says which rank of how many a program is; auto = whoever started it; none = it is alone, a group of one"},
+    {"launcher_port", SettingType::unsigned_integer, "0", "0..65535", "", "port that rank 0 meets the others at under Slurm and torchrun; 0 = the first free one of 16 that follow from the job"},
     // transports
     {"transports", SettingType::list, "shm,verbs,tcp", "shm|verbs|tcp|ucx", "", "transports that may be used, in order of preference; one that this machine cannot have is left out"},
     {"tcp.host", SettingType::text, "127.0.0.1", "", "", "address that the TCP transport listens on and publishes, and where verbs meet their peers"},
@@ -110,5 +113,39 @@ inline constexpr SettingDescription settings_table[] = {
     {"emulator.adversarial", SettingType::boolean, "false", "", "", "emulated streams lag and grants are refused as the seed says"},
 };
 // clang-format on
+
+/// What launchers tell the programs that they start: variables of theirs, and the only ones that are read
+/// besides CENOTE_*. Nobody reads them but for a group that is made from its launcher.
+struct LauncherVariable {
+  std::string_view launcher;
+  std::string_view name;
+  std::string_view meaning;
+};
+
+inline constexpr LauncherVariable launcher_variables[] = {
+    {"pmix", "PMIX_NAMESPACE", "name of the job"},
+    {"pmix", "PMIX_RANK", "this process's rank"},
+    {"slurm", "SLURM_CLUSTER_NAME", "name of the cluster"},
+    {"slurm", "SLURM_JOB_ID", "number of the job"},
+    {"slurm", "SLURM_RESTART_COUNT", "how often the job was started anew"},
+    {"slurm", "SLURM_HET_SIZE", "jobs of a heterogeneous one"},
+    {"slurm", "SLURM_STEP_ID", "number of the step; absent in a batch script, which no srun started"},
+    {"slurm", "SLURM_STEP_NUM_TASKS", "tasks of the step: the ranks"},
+    {"slurm", "SLURM_STEP_NUM_NODES", "nodes of the step"},
+    {"slurm", "SLURM_STEP_NODELIST", "their names: gpu[1-3,7]"},
+    {"slurm", "SLURM_STEP_TASKS_PER_NODE", "tasks of each: 2(x3),1"},
+    {"slurm", "SLURM_DISTRIBUTION", "how ranks were dealt to nodes"},
+    {"slurm", "SLURM_PROCID", "this task's rank"},
+    {"slurm", "SLURM_LOCALID", "its rank on its node"},
+    {"slurm", "SLURM_NODEID", "its node's place in the list"},
+    {"torchrun", "RANK", "this process's rank"},
+    {"torchrun", "WORLD_SIZE", "the ranks"},
+    {"torchrun", "LOCAL_RANK", "its rank on its machine"},
+    {"torchrun", "LOCAL_WORLD_SIZE", "the ranks of its machine"},
+    {"torchrun", "MASTER_ADDR", "name or address of rank 0's machine"},
+    {"torchrun", "MASTER_PORT", "port of PyTorch's own store; it tells jobs apart, and is not used"},
+    {"torchrun", "TORCHELASTIC_RUN_ID", "name of the job"},
+    {"torchrun", "TORCHELASTIC_RESTART_COUNT", "how often its ranks were started anew"},
+};
 
 }  // namespace cenote

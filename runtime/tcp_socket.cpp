@@ -39,6 +39,14 @@ void send_at_once(int fd) {
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+/// An address as a number, without its port.
+Result<std::string> number_of(const sockaddr* address, socklen_t size, const char* stage) {
+  char host[NI_MAXHOST];
+  const int error = ::getnameinfo(address, size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+  if (error != 0) return fail(ErrorCode::internal, stage, ::gai_strerror(error));
+  return std::string(host);
+}
+
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
 
 Result<SocketAddress> name_of(int fd, NameCall call, const char* stage) {
@@ -46,12 +54,10 @@ Result<SocketAddress> name_of(int fd, NameCall call, const char* stage) {
   socklen_t size = sizeof storage;
   auto* generic = reinterpret_cast<sockaddr*>(&storage);
   if (call(fd, generic, &size) != 0) return fail(system_error(stage, errno));
-  char host[NI_MAXHOST];
-  const int error = ::getnameinfo(generic, size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
-  if (error != 0) return fail(ErrorCode::internal, stage, ::gai_strerror(error));
+  CENOTE_ASSIGN(auto host, number_of(generic, size, stage));
   const auto port = storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port
                                                   : reinterpret_cast<sockaddr_in*>(&storage)->sin_port;
-  return SocketAddress{host, ntohs(port)};
+  return SocketAddress{std::move(host), ntohs(port)};
 }
 
 }  // namespace
@@ -99,6 +105,23 @@ Result<UniqueFd> listen_on(const SocketAddress& address, int backlog) {
   }
   return fd;
 }
+
+Result<std::string> resolve(const std::string& host) {
+  CENOTE_ASSIGN(const auto where, look_up({host, 0}, 0));
+  return number_of(where->ai_addr, where->ai_addrlen, "look up a name");
+}
+
+Result<std::string> address_towards(const std::string& host) {
+  const auto stage = "find the way to " + host;
+  CENOTE_ASSIGN(const auto where, look_up({host, 9}, 0));  // a datagram socket only chooses its own address
+  const UniqueFd fd(::socket(where->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), where->ai_addr, where->ai_addrlen) != 0)
+    return fail(system_error(stage, errno));
+  CENOTE_ASSIGN(auto mine, local_address(fd.get()));
+  return std::move(mine.host);
+}
+
+bool is_loopback(std::string_view host) { return host.starts_with("127.") || host == "::1"; }
 
 Result<UniqueFd> start_connecting(const SocketAddress& address) {
   const auto stage = "connect to " + address.text();

@@ -24,6 +24,12 @@ struct SocketAddress {
 /// Port 0 takes a free one. Errors: already_exists (the port is in use), system_error. Names are looked up,
 /// which may block; numbers never do.
 Result<UniqueFd> listen_on(const SocketAddress& address, int backlog);
+/// The number behind a name: that of its first address. Errors: not_found, system_error. May block.
+Result<std::string> resolve(const std::string& host);
+/// Numeric: the address of this machine that what it sends to `host` leaves from. Sends nothing.
+Result<std::string> address_towards(const std::string& host);
+/// Whether a numeric address is one that only this machine reaches.
+bool is_loopback(std::string_view host);
 /// Begins to connect; the descriptor polls writable when that is over, and connect_outcome says how it went.
 Result<UniqueFd> start_connecting(const SocketAddress& address);
 Result<void> connect_outcome(int fd, const SocketAddress& address);

@@ -9,7 +9,8 @@
  * Fields beyond that size take their defaults; zero means "default" in every field that says so.
  *  - Handles are made by *_create and ended by *_destroy. Destroying NULL does nothing. No destroy waits for
  * a peer.
- *  - Nothing throws, exits, aborts the process, reads the environment or changes signal handlers.
+ *  - Nothing throws, exits, aborts the process or changes signal handlers; nothing but cenote_launch_find and
+ * cenote_comm_create_launched reads the environment.
  *  - Threads: a context may be used by all threads at once. A communicator belongs to one thread at a time
  * (the owner may change with any synchronisation); only cenote_comm_abort may be called from others.
  * Different communicators are independent. The library makes no thread but the one that serves a
@@ -137,6 +138,53 @@ CENOTE_API void cenote_comm_abort(cenote_comm* comm, const char* reason);
 CENOTE_API uint32_t cenote_comm_rank(const cenote_comm* comm);
 /** How many ranks the group has; 0 for NULL. From any thread. */
 CENOTE_API uint32_t cenote_comm_ranks(const cenote_comm* comm);
+
+/* ---- communicators of a launcher ---- */
+
+/* Under mpirun (or whatever else speaks PMIx), srun and torchrun a program needs no id: the launcher says who
+ * it is, and the ranks find each other. docs/launching.md says how, and what the launchers must set. */
+
+/** What the launcher says of this process. */
+typedef struct cenote_launch {
+  size_t size; /**< sizeof(cenote_launch), set by the caller */
+  uint32_t rank;
+  uint32_t ranks;
+  uint32_t local_rank;  /**< among the ranks of this machine: which of its GPUs to take */
+  uint32_t local_ranks; /**< ranks of this machine */
+  char launcher[16];    /**< "pmix", "slurm", "torchrun" or "none" */
+} cenote_launch;
+
+typedef struct cenote_launch_options {
+  size_t size;          /**< sizeof(cenote_launch_options) */
+  const char* launcher; /**< "auto", "pmix", "slurm", "torchrun", or "none": a group of one; NULL: the setting
+                             `launcher` (CENOTE_LAUNCHER), which is auto */
+  const char* group;    /**< NULL: "world". Each group that a job forms has a name of its own, also one that
+                             takes the place of another. 1 to 64 letters, digits and ._- */
+  uint32_t port; /**< that rank 0 meets the others at; 0: the setting `launcher_port`, which is to choose. The
+                      same at all ranks */
+  const char* algorithm;         /**< this and the others as in cenote_comm_options */
+  uint32_t init_timeout_ms;      /**< for cenote_comm_create_launched; 0: 30 s */
+  uint32_t operation_timeout_ms; /**< for each operation, from its start; 0: 30 s */
+  uint32_t no_check;             /**< 1: do not compare what the ranks call. The same at all ranks */
+} cenote_launch_options;
+
+/** Who this process is, from its launcher; `launcher` as in cenote_launch_options. Under PMIx it asks the
+ * server on this machine, for at most 30 s, and the context stays connected with it to its end: destroy it
+ * before the program ends, or mpirun takes that for a crash. Elsewhere it waits for nobody. Any thread.
+ * Errors: CENOTE_NOT_FOUND (no launcher started it: names what was looked for), CENOTE_INVALID_ARGUMENT (a
+ * variable is missing, is no number or contradicts another: names it), CENOTE_NOT_SUPPORTED (no
+ * libpmix.so.2), CENOTE_SYSTEM_ERROR (no PMIx server). */
+CENOTE_API cenote_status cenote_launch_find(cenote_context* context, const char* launcher,
+                                            cenote_launch* launch);
+
+/** Collective over all processes that the launcher started: makes their communicator. `options` may be NULL;
+ * `*comm` is the caller's, as if cenote_comm_create had made it. Ranks on one machine meet at 127.0.0.1.
+ * Ranks on several use the context's `host` where it was given; otherwise rank 0 the address that its
+ * machine's name stands for, and the others that by which they reach it. Errors: those of cenote_launch_find
+ * and cenote_comm_create; CENOTE_DEADLINE_EXCEEDED names the missing ranks, rank 0 too. */
+CENOTE_API cenote_status cenote_comm_create_launched(cenote_context* context,
+                                                     const cenote_launch_options* options,
+                                                     cenote_comm** comm);
 
 /* ---- operations ---- */
 

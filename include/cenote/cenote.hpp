@@ -176,6 +176,26 @@ struct CommunicatorOptions {
   bool check = true;
 };
 
+/// Who the launcher says that this process is. Throws as cenote_launch_find fails.
+[[nodiscard]] inline cenote_launch find_launch(Context& context,
+                                               const std::optional<std::string>& launcher = {}) {
+  cenote_launch found{};
+  found.size = sizeof found;
+  detail::check(cenote_launch_find(context.handle(), detail::or_default(launcher), &found));
+  return found;
+}
+
+/// cenote_launch_options; zero and an empty optional are the defaults there.
+struct LaunchOptions {
+  std::optional<std::string> launcher{};
+  std::optional<std::string> group{};
+  std::uint32_t port = 0;
+  std::optional<std::string> algorithm{};
+  std::chrono::nanoseconds init_timeout{};
+  std::chrono::nanoseconds operation_timeout{};
+  bool check = true;
+};
+
 class Window;
 
 /// One rank's membership in a group. One thread at a time, but for abort().
@@ -197,6 +217,22 @@ class Communicator {
     cenote_comm* made = nullptr;
     detail::check(cenote_comm_create(context.handle(), &given, &made));
     comm_.reset(made);
+  }
+
+  /// Collective over all processes that a launcher (mpirun, srun, torchrun) started.
+  [[nodiscard]] static Communicator launched(Context& context, const LaunchOptions& options = {}) {
+    cenote_launch_options given{};
+    given.size = sizeof given;
+    given.launcher = detail::or_default(options.launcher);
+    given.group = detail::or_default(options.group);
+    given.port = options.port;
+    given.algorithm = detail::or_default(options.algorithm);
+    given.init_timeout_ms = detail::milliseconds(options.init_timeout);
+    given.operation_timeout_ms = detail::milliseconds(options.operation_timeout);
+    given.no_check = options.check ? 0 : 1;
+    cenote_comm* made = nullptr;
+    detail::check(cenote_comm_create_launched(context.handle(), &given, &made));
+    return Communicator(made);
   }
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return cenote_comm_rank(handle()); }
@@ -269,6 +305,8 @@ class Communicator {
 
  private:
   friend class Window;
+
+  explicit Communicator(cenote_comm* made) : comm_(made) {}
 
   static void same(const char* operation, std::size_t wanted, std::size_t given) {
     if (wanted == given) return;
