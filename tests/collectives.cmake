@@ -36,6 +36,19 @@ set_tests_properties(collectives_c_api_test PROPERTIES TIMEOUT 60 LABELS unit)
 cenote_test(collectives_c_api_failures_test
   SOURCES multi/collectives/c_api_failures_test.cpp
   USES cenote_shared LABELS multi)
+# Groups of mpirun, torchrun and srun, over the shared library alone.
+add_executable(launched_program multi/collectives/launched_program.c)
+target_include_directories(launched_program PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(launched_program PRIVATE -Wall -Wextra -Wpedantic -Werror)
+target_link_libraries(launched_program PRIVATE cenote_shared Threads::Threads)
+set_target_properties(launched_program PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+if(CENOTE_SANITIZE)
+  set_target_properties(launched_program PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_options(launched_program PRIVATE -fsanitize=${CENOTE_SANITIZE})
+endif()
+add_test(NAME launched_test COMMAND ${Python3_EXECUTABLE} -B
+  ${CMAKE_CURRENT_SOURCE_DIR}/multi/collectives/test_launched.py $<TARGET_FILE:launched_program>)
+set_tests_properties(launched_test PROPERTIES TIMEOUT 300 LABELS multi)
 # The C++ headers, over both libraries.
 cenote_test(cpp_api_test SOURCES unit/collectives/cpp_api_test.cpp USES cenote_shared cenote_pool_shared)
 # The same on device buffers, over an emulated driver that the program loads as it would the real one.

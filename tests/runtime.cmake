@@ -7,6 +7,14 @@ cenote_test(runtime_test
 cenote_test(runtime_topology_test SOURCES unit/runtime/topology_test.cpp USES cenote_runtime)
 cenote_test(runtime_rail_plan_test SOURCES unit/runtime/rail_plan_test.cpp USES cenote_runtime)
 cenote_test(runtime_bootstrap_test SOURCES unit/runtime/bootstrap_test.cpp USES cenote_runtime)
+cenote_test(runtime_launcher_test
+  SOURCES unit/runtime/launcher_test.cpp unit/runtime/launcher_meeting_test.cpp
+  USES cenote_runtime)
+# Where PMIx's headers are, our own types are held to them.
+pkg_check_modules(pmix IMPORTED_TARGET pmix)
+if(TARGET PkgConfig::pmix)
+  cenote_test(runtime_pmix_types_test SOURCES unit/runtime/pmix_types_test.cpp USES cenote_runtime PkgConfig::pmix)
+endif()
 cenote_test(runtime_bootstrap_processes_test
   SOURCES multi/runtime/bootstrap_processes_test.cpp
   USES cenote_runtime

@@ -3,6 +3,7 @@
 usage: test_examples.py BUILD_FOLDER
 """
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -103,6 +104,37 @@ class Allreduce(unittest.TestCase):
             ran_it = subprocess.run([program, "1", "2", "nonsense"], capture_output=True, text=True, timeout=60)
             self.assertEqual(1, ran_it.returncode)
             self.assertIn("read unique id failed", ran_it.stderr)
+
+
+class Launched(unittest.TestCase):
+    PLACES = [f"rank {rank} of 3, {rank} of 3 here, by %s: 3 6 9 3" for rank in range(3)]
+
+    @unittest.skipUnless(shutil.which("mpirun"), "openmpi-bin is not installed: ./dev setup test")
+    def test_ranks_that_mpirun_starts_find_each_other(self):
+        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        for program in both("launched"):
+            with self.subTest(program.name):
+                said = ran(["mpirun", *as_root, "--oversubscribe", "-n", "3", program])
+                self.assertEqual([line % "pmix" for line in self.PLACES], sorted(said.splitlines()))
+
+    def test_so_do_ranks_with_the_variables_of_torchrun(self):
+        for program in both("launched"):
+            with self.subTest(program.name):
+                common = dict(os.environ, WORLD_SIZE="3", LOCAL_WORLD_SIZE="3", MASTER_ADDR="localhost", MASTER_PORT="29500",
+                              TORCHELASTIC_RUN_ID="examples")
+                ranks = [subprocess.Popen([program], env=dict(common, RANK=str(rank), LOCAL_RANK=str(rank)),
+                                          stdout=subprocess.PIPE, text=True) for rank in range(3)]
+                said = [rank.communicate(timeout=60)[0].strip() for rank in ranks]
+                self.assertEqual([line % "torchrun" for line in self.PLACES], said)
+
+    def test_alone_it_says_what_is_missing_or_is_a_group_of_one(self):
+        for program in both("launched"):
+            with self.subTest(program.name):
+                alone = subprocess.run([program], capture_output=True, text=True, timeout=60)
+                self.assertEqual(1, alone.returncode)
+                self.assertIn("no launcher started it", alone.stderr)
+                said = ran([program], env=dict(os.environ, CENOTE_LAUNCHER="none"))
+                self.assertEqual("rank 0 of 1, 0 of 1 here, by none: 1 2 3 0\n", said)
 
 
 class PutAndGet(unittest.TestCase):

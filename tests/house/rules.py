@@ -23,7 +23,7 @@ MOST_LINES = 600
 
 # (rule, path): why it may.
 EXCEPTIONS = {
-    ("process", "runtime/settings.cpp"): "the settings table is the one reader of the environment",
+    ("process", "runtime/settings.cpp"): "it reads the environment: the settings table, and the variables of launchers that are listed beside it",
     ("process", "runtime/spawn.cpp"): "hands the environment on to the programs that are started",
     ("process", "transports/ucx/ucp_api.cpp"): "only UCX's environment forbids it to patch the C library as it is loaded",
     ("process", "pool/agent/worker_main.cpp"): "a worker process ends under a kernel that its driver would wait for",

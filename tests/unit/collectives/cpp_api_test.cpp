@@ -163,6 +163,36 @@ TEST(CppApi, AnAbortEndsTheOthersWithItsReason) {
   });
 }
 
+TEST(CppApi, ALauncherIsAskedOrIsNone) {
+  cenote::Context context;
+  const auto alone = cenote::find_launch(context, "none");
+  EXPECT_EQ(alone.rank, 0U);
+  EXPECT_EQ(alone.ranks, 1U);
+  EXPECT_STREQ(alone.launcher, "none");
+  auto group = cenote::Communicator::launched(context, {.launcher = "none"});
+  EXPECT_EQ(group.ranks(), 1U);
+  group.barrier().wait();
+  const auto refused = [&](const cenote::LaunchOptions& options, const char* text) {
+    EXPECT_EQ(status_of([&] { (void)cenote::Communicator::launched(context, options); }, text),
+              CENOTE_INVALID_ARGUMENT);
+  };
+  refused({.launcher = "mpi"}, "the caller: launcher: 'mpi' is not one of auto, pmix, slurm, torchrun, none");
+  refused({.launcher = "none", .port = 65536}, "launcher_port");
+  refused({.launcher = "none", .group = "a b"}, "'a b'");
+  EXPECT_EQ(cenote_launch_find(context.handle(), "none", nullptr), CENOTE_INVALID_ARGUMENT);
+  cenote_launch sizeless{};
+  EXPECT_EQ(cenote_launch_find(context.handle(), "none", &sizeless), CENOTE_INVALID_ARGUMENT);
+  EXPECT_THAT(cenote_last_error(), HasSubstr("size is not set"));
+  struct {  // a program of a later version: what this library does not know stays as it was
+    cenote_launch known;
+    std::uint32_t later;
+  } larger{{}, 7};
+  larger.known.size = sizeof larger;
+  EXPECT_EQ(cenote_launch_find(context.handle(), "none", &larger.known), CENOTE_SUCCESS);
+  EXPECT_EQ(larger.known.size, sizeof larger);
+  EXPECT_EQ(larger.later, 7U);
+}
+
 TEST(CppApi, APoolsErrorsHaveThePoolsText) {
   EXPECT_EQ(status_of([] { cenote::Pool pool({.config_file = "nowhere.toml", .read_environment = false}); },
                       "nowhere.toml"),
