@@ -1,7 +1,7 @@
 set(conformance unit/transports/transfer_test.cpp unit/transports/small_put_test.cpp unit/transports/connect_test.cpp
   unit/transports/faults_test.cpp unit/transports/wait_test.cpp unit/transports/reception_test.cpp)
 cenote_test(transports_test SOURCES ${conformance} unit/transports/kinds.cpp unit/transports/fabric_test.cpp
-    unit/transports/inbox_test.cpp
+    unit/transports/inbox_test.cpp unit/transports/peer_process_test.cpp
   USES cenote_transports LABELS unit nogrpc TIMEOUT 300)
 cenote_test(transports_death_test SOURCES multi/transports/death_test.cpp unit/transports/kinds.cpp
   USES cenote_transports LABELS multi nogrpc TIMEOUT 120)

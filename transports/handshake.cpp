@@ -62,6 +62,7 @@ Mac siphash128(const Secret& key, std::span<const std::byte> data) {
 void AddressHeader::pack(Writer& out) const {
   out.text(kind).put(id).raw(std::as_bytes(std::span(secret)));
   host.pack(out);
+  out.put(process.number).put(process.started);
 }
 
 Result<AddressHeader> AddressHeader::unpack(Reader& in, std::string_view kind) {
@@ -70,6 +71,8 @@ Result<AddressHeader> AddressHeader::unpack(Reader& in, std::string_view kind) {
   header.id = in.get<std::uint64_t>();
   const auto secret = in.raw(sizeof header.secret);
   header.host = HostIdentity::unpack(in);
+  header.process.number = in.get<std::int32_t>();
+  header.process.started = in.get<std::uint64_t>();
   if (in.bad() || header.kind != kind)
     return fail(ErrorCode::invalid_argument, "read peer address",
                 "not an address of the " + std::string(kind) + " transport");
@@ -83,6 +86,7 @@ Result<AddressHeader> AddressHeader::make(std::string kind) {
   CENOTE_TRY(random_bytes(std::as_writable_bytes(std::span(&header.id, 1))));
   CENOTE_TRY(random_bytes(std::span<std::uint8_t>(header.secret)));
   CENOTE_ASSIGN(header.host, HostIdentity::read());
+  CENOTE_ASSIGN(header.process, ProcessMark::own());
   return header;
 }
 

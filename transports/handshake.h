@@ -19,6 +19,7 @@
 #include "runtime/bytes.h"
 #include "runtime/host_identity.h"
 #include "runtime/result.h"
+#include "transports/peer_process.h"
 
 namespace cenote::transport {
 
@@ -35,6 +36,7 @@ struct AddressHeader {
   std::uint64_t id = 0;
   Secret secret{};
   HostIdentity host;
+  ProcessMark process;
 
   void pack(Writer& out) const;
   /// Reads a header of that kind. Errors: invalid_argument.

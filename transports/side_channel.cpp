@@ -86,6 +86,7 @@ Result<bool> SideChannel::read_some() {
   } while (count < 0 && errno == EINTR);
   const int number = errno;
   in_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  if (count > 0) process_.spoke();
   if (count == 0)
     return fail(ErrorCode::peer_failed, "talk to peer",
                 "its connection ended: process ended or endpoint destroyed");

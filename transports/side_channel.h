@@ -35,7 +35,9 @@ class SideChannel {
   /// Takes a message; an error ends the channel.
   using Taker = std::function<Result<void>(std::uint8_t type, std::span<const std::byte> body)>;
 
-  explicit SideChannel(Parties parties) : parties_(std::move(parties)) {}
+  explicit SideChannel(Parties parties)
+      : parties_(std::move(parties)),
+        process_(parties_.self.host, parties_.peer.host, parties_.peer.process) {}
 
   /// The transport with the greater id dials, the other adopts a guest who has proved himself.
   [[nodiscard]] bool dials() const { return parties_.self.id > parties_.peer.id; }
@@ -49,6 +51,12 @@ class SideChannel {
   /// Reads what is there: the handshake's rest, then messages. True: something came. Errors: peer_failed
   /// (it ended), permission_denied (it could not prove itself), protocol_error, system_error, the taker's.
   Result<bool> read(const Taker& take);
+  /// What a peer's end looks like whose connection somebody else holds. To be asked often. Errors:
+  /// peer_failed.
+  Result<void> look_at_process() {
+    if (!process_.ended_long_ago()) return {};
+    return fail(ErrorCode::peer_failed, "talk to peer", PeerProcess::ended_held);
+  }
   /// Last words: what was posted goes out as far as the socket takes it now, then the socket is closed.
   void hang_up();
 
@@ -66,6 +74,7 @@ class SideChannel {
   Result<void> parse(const Taker& take);
 
   Parties parties_;
+  PeerProcess process_;
   Stage stage_ = Stage::waiting;
   UniqueFd fd_;
   Nonce acceptor_nonce_{};

@@ -54,7 +54,8 @@ ShmEndpoint::ShmEndpoint(std::shared_ptr<ShmCore> core, ShmAddress peer, std::st
       core_(std::move(core)),
       peer_(std::move(peer)),
       channel_(channel),
-      deadline_(deadline) {}
+      deadline_(deadline),
+      process_(core_->self.header.host, peer_.header.host, peer_.header.process) {}
 
 Result<std::unique_ptr<ShmEndpoint>> ShmEndpoint::connect(std::shared_ptr<ShmCore> core, ShmAddress peer,
                                                           std::string peer_name, std::uint32_t channel,
@@ -117,6 +118,8 @@ void ShmEndpoint::adopt(std::uint64_t serial, Guest guest) {
 
 void ShmEndpoint::tick() {
   if (has_unsent()) flush_packets();
+  if (!failure_ && process_.ended_long_ago())
+    return break_with(Error{ErrorCode::peer_failed, "talk to peer", PeerProcess::ended_held}, false);
   if (failure_ || stage_ == Stage::ready) return;
   if (deadline_.passed()) {
     break_with(Error{ErrorCode::deadline_exceeded, "connect over shared memory",

@@ -151,6 +151,7 @@ class ShmEndpoint final : public EndpointBase {
   ShmAddress peer_;
   std::uint32_t channel_;
   Deadline deadline_;
+  PeerProcess process_;
   std::uint64_t serial_ = 0;
   ControlChannel control_;
   bool watching_room_ = false;

@@ -26,7 +26,8 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, TcpAddress peer, std::st
       core_(std::move(core)),
       peer_(std::move(peer)),
       channel_(channel),
-      deadline_(deadline) {}
+      deadline_(deadline),
+      process_(core_->self.header.host, peer_.header.host, peer_.header.process) {}
 
 Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core, TcpAddress peer,
                                                           std::string peer_name, std::uint32_t channel,
@@ -86,6 +87,8 @@ void TcpEndpoint::adopt(std::uint64_t serial, Guest guest) {
 }
 
 void TcpEndpoint::tick() {
+  if (!failure_ && process_.ended_long_ago())
+    return break_with(Error{ErrorCode::peer_failed, "talk to peer", PeerProcess::ended_held}, false);
   if (failure_ || stage_ == Stage::ready || !deadline_.passed()) return;
   break_with(Error{ErrorCode::deadline_exceeded, "connect over TCP",
                    stage_ == Stage::waiting ? "the peer has not dialed" : "the peer has not answered"},

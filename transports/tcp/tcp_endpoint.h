@@ -117,6 +117,7 @@ class TcpEndpoint final : public EndpointBase {
   TcpAddress peer_;
   std::uint32_t channel_;
   Deadline deadline_;
+  PeerProcess process_;
   std::uint64_t serial_ = 0;
   Nonce acceptor_nonce_{};
   Hello hello_;

@@ -128,6 +128,7 @@ bool TcpEndpoint::read() {
     if (*got == 0) break;
     any = true;
     total += *got;
+    process_.spoke();
     received_ += *got;
     const std::size_t placed = std::min(direct, *got);
     if (arriving_ && placed != 0) {

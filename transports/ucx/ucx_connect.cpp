@@ -43,7 +43,8 @@ UcxEndpoint::UcxEndpoint(std::shared_ptr<UcxCore> core, UcxAddress peer, std::st
       core_(std::move(core)),
       peer_(std::move(peer)),
       channel_(channel),
-      deadline_(deadline) {}
+      deadline_(deadline),
+      process_(core_->self.header.host, peer_.header.host, peer_.header.process) {}
 
 Result<std::unique_ptr<UcxEndpoint>> UcxEndpoint::connect(std::shared_ptr<UcxCore> core, UcxAddress peer,
                                                           std::string peer_name, std::uint32_t channel,
@@ -121,6 +122,8 @@ Result<void> UcxEndpoint::tell(PacketType type, std::span<const std::byte> body)
 }
 
 void UcxEndpoint::tick() {
+  if (!failure_ && !ended_ && process_.ended_long_ago())
+    ended_ = Error{ErrorCode::peer_failed, "talk to peer", PeerProcess::ended_held};
   if (failure_ || stage_ == Stage::ready || !deadline_.passed()) return;
   break_with(Error{ErrorCode::deadline_exceeded, "connect over UCX",
                    stage_ == Stage::waiting ? "the peer has not dialed" : "the peer has not answered"},

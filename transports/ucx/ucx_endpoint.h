@@ -143,6 +143,7 @@ class UcxEndpoint final : public EndpointBase {
   UcxAddress peer_;
   std::uint32_t channel_;
   Deadline deadline_;
+  PeerProcess process_;
   std::uint64_t serial_ = 0;
   UniqueFd fd_;
   Bytes got_;  ///< from the socket, not yet acted on

@@ -74,6 +74,7 @@ void VerbsEndpoint::adopt(std::uint64_t serial, SideGuest guest) {
 
 void VerbsEndpoint::tick() {
   if (failure_) return;
+  if (auto lives = side_->look_at_process(); !lives) return break_with(std::move(lives).error(), false);
   if (stage_ == Stage::ready) {
     if (unwell_) revive_lanes();
     return;

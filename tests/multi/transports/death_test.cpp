@@ -1,5 +1,7 @@
-// A process that is killed is noticed by its peer within a second, spinning or asleep. A single death may
-// meet a machine that is busy with something else: the second is held against the median.
+// A process that is killed is noticed by its peer within a second, spinning or asleep, also when a child that
+// it forked has all its descriptors and lives on. A single death may meet a machine that is busy with
+// something else: the second is held against the median.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -29,34 +31,49 @@ void exchange(int fd, const Transport& transport, Introduction& theirs) {
   ASSERT_EQ(::recv(fd, &theirs, sizeof theirs, MSG_WAITALL), static_cast<ssize_t>(sizeof theirs));
 }
 
+/// A child of the victim that does nothing but hold what it inherited, until the test has closed `life`.
+void fork_heir(const UniqueFd& life) {
+  if (::fork() != 0) return;
+  char nothing = 0;
+  (void)!::read(life.get(), &nothing, 1);
+  ::_exit(0);
+}
+
 /// The victim: connects, gives a signal, then lives on until it is killed.
-[[noreturn]] void live(int fd, const Kind& kind) {
+[[noreturn]] void live(int fd, const Kind& kind, const UniqueFd& life) {
   const auto transport = make(kind);
   Introduction theirs{};
   exchange(fd, *transport, theirs);
   const auto endpoint =
       transport->connect(std::span(theirs.address).first(theirs.size), "parent", 0, soon()).value();
+  while (endpoint->signal(0) == 0) transport->progress();  // the heir inherits a connection that stands
+  if (life) fork_heir(life);
   (void)endpoint->put({}, {}, 0, 0);
   while (!endpoint->failure()) transport->progress();
   ::_exit(0);
 }
 
 /// How long the death took to be noticed.
-void kill_and_notice(const Kind& kind, bool asleep, Clock::duration& noticed_after) {
+void kill_and_notice(const Kind& kind, bool asleep, bool with_heir, Clock::duration& noticed_after) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   UniqueFd here(pair[0]), there(pair[1]);
+  int life[2] = {-1, -1};
+  ASSERT_TRUE(!with_heir || ::pipe2(life, O_CLOEXEC) == 0);
+  UniqueFd life_of_heir(life[0]), life_here(life[1]);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     here.reset();
-    live(there.get(), kind);
+    life_here.reset();
+    live(there.get(), kind, life_of_heir);
   }
   const auto transport = make(kind);
   Introduction theirs{};
   exchange(here.get(), *transport, theirs);
   const auto endpoint =
       transport->connect(std::span(theirs.address).first(theirs.size), "victim", 0, soon()).value();
+  ASSERT_TRUE(endpoint->put({}, {}, 0, 0));
   ASSERT_TRUE(drive({transport.get()}, [&] { return endpoint->signal(0) == 1; }));
   const auto memory = region(*transport, 64);
   ::kill(child, SIGKILL);
@@ -77,10 +94,10 @@ void kill_and_notice(const Kind& kind, bool asleep, Clock::duration& noticed_aft
   EXPECT_EQ(endpoint->failure()->peer, "victim");
 }
 
-void die_again_and_again(const Kind& kind, bool asleep) {
+void die_again_and_again(const Kind& kind, bool asleep, bool with_heir = false) {
   std::vector<Clock::duration> noticed_after(5);
   for (auto& after : noticed_after) {
-    kill_and_notice(kind, asleep, after);
+    kill_and_notice(kind, asleep, with_heir, after);
     if (::testing::Test::HasFatalFailure()) return;
     EXPECT_LT(after, 20s);
   }
@@ -90,6 +107,8 @@ void die_again_and_again(const Kind& kind, bool asleep) {
 
 TEST_P(Death, IsNoticedWhileSpinning) { die_again_and_again(GetParam(), false); }
 TEST_P(Death, IsNoticedWhileAsleep) { die_again_and_again(GetParam(), true); }
+TEST_P(Death, IsNoticedWhileSpinningThoughAForkedChildLives) { die_again_and_again(GetParam(), false, true); }
+TEST_P(Death, IsNoticedWhileAsleepThoughAForkedChildLives) { die_again_and_again(GetParam(), true, true); }
 
 }  // namespace
 }  // namespace cenote::transport::test
