@@ -78,6 +78,7 @@ class Root final : public BootstrapRoot {
   [[nodiscard]] bool knows_secret(std::span<const std::byte> shown) const;
   static void refuse(Client& client, ErrorCode code, std::string_view cause);
   void end_group(std::string cause);
+  void give_up();
   void tell_parent(Client& client);
   void tell_missing(Client& client);
   void tell_losses();
@@ -122,6 +123,19 @@ void Root::serve() {
       }
     }
     tell_losses();
+  }
+  give_up();
+}
+
+/// Whoever still waits would see no more than a connection that ends.
+void Root::give_up() {
+  const auto missing = list_ranks(size_, [this](std::uint32_t r) { return !came_.contains(r); });
+  if (missing.empty()) return;
+  for (const auto& [rank, client] : ranks_) {
+    if (client->leaving || client->joined) continue;
+    refuse(*client, ErrorCode::peer_failed,
+           "it has given the group up: " + missing + have(missing) + " not arrived");
+    client->channel.flush();
   }
 }
 

@@ -181,7 +181,8 @@ CENOTE_API cenote_status cenote_launch_find(cenote_context* context, const char*
  * `*comm` is the caller's, as if cenote_comm_create had made it. Ranks on one machine meet at 127.0.0.1.
  * Ranks on several use the context's `host` where it was given; otherwise rank 0 the address that its
  * machine's name stands for, and the others that by which they reach it. Errors: those of cenote_launch_find
- * and cenote_comm_create; CENOTE_DEADLINE_EXCEEDED names the missing ranks, rank 0 too. */
+ * and cenote_comm_create; CENOTE_DEADLINE_EXCEEDED names the missing ranks, rank 0 too, and so does
+ * CENOTE_PEER_FAILED where rank 0's deadline passes first. */
 CENOTE_API cenote_status cenote_comm_create_launched(cenote_context* context,
                                                      const cenote_launch_options* options,
                                                      cenote_comm** comm);

@@ -73,7 +73,7 @@ class Mpirun(Groups):
                 began = time.monotonic()
                 code, out, err = self.mpirun(3, "absent", absent, "wait", 3000, "sum", "world")
                 self.assertNotEqual(0, code)
-                self.assertRegex(err, rf"deadline exceeded: .*rank {absent} of 3 has not arrived", out)
+                self.assertRegex(err, rf"(deadline exceeded|peer failed): .*rank {absent} of 3 has not arrived", out)
                 self.assertLess(time.monotonic() - began, 30)
 
     def test_a_rank_that_ends_ends_the_job_and_nothing_hangs(self):
@@ -130,7 +130,8 @@ class Variables(Groups):
             there = [rank for i, rank in enumerate(self.environments(3)) if i != absent]
             code, _, err = self.all_of(self.started(there, "wait", "1500", "sum", "world"))
             self.assertEqual(1, code)
-            self.assertEqual(2, len(re.findall(f"deadline exceeded: .*{name}", err)), err)
+            # The deadline of rank 0 may pass first; it then tells the others.
+            self.assertEqual(2, len(re.findall(f"(?:deadline exceeded|peer failed): .*{name}", err)), err)
 
     def test_settings_choose(self):
         environment = self.environments(2)[1]
@@ -269,7 +270,7 @@ class Srun(Groups):
     def test_a_rank_that_never_comes_is_named(self):
         code, _, err = self.srun("--mpi=none", "--kill-on-bad-exit=1", "-n3", PROGRAM, "absent", "1", "wait", "1500", "sum", "world")
         self.assertNotEqual(0, code)
-        self.assertRegex(err, "deadline exceeded: .*rank 1 of 3 has not arrived")
+        self.assertRegex(err, "(deadline exceeded|peer failed): .*rank 1 of 3 has not arrived")
 
 
 if __name__ == "__main__":

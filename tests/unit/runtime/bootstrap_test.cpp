@@ -450,6 +450,18 @@ TEST(Bootstrap, ARootThatIsGoneIsAnErrorAtOnce) {
   EXPECT_THAT(group.error().message(), HasSubstr("still running"));
 }
 
+TEST(Bootstrap, ARootThatGivesUpSaysWhoWasMissing) {
+  auto root = make_root();
+  std::jthread waits([&, id = root->id()] {
+    const auto joined = Bootstrap::join(id, 1, 3, soon());
+    ASSERT_FALSE(joined);
+    EXPECT_EQ(joined.error().code, ErrorCode::peer_failed);
+    EXPECT_THAT(joined.error().message(), HasSubstr("given the group up: ranks 0, 2 of 3 have not arrived"));
+  });
+  std::this_thread::sleep_for(200ms);
+  root.reset();
+}
+
 TEST(Bootstrap, GroupsAtTheSameTimeDoNotMix) {
   std::vector<std::jthread> groups;
   for (int g = 0; g < 3; ++g)
