@@ -5,6 +5,7 @@ usage: test_examples.py BUILD_FOLDER
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,14 @@ class Installed(unittest.TestCase):
                 self.assertNotIn(str(INSTALLED.folder / "before"), text, file)
         for file in (INSTALLED.cenote, *INSTALLED.prefix.glob("lib/**/*.so*")):
             self.assertNotRegex(ran(["readelf", "-d", file]), r"(RPATH|RUNPATH)", file)
+
+    def test_pages_link_to_nothing_that_is_not_installed(self):
+        pages = list((INSTALLED.prefix / "share/doc/cenote").rglob("*.md"))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+                if not re.match(r"\w+:", target):
+                    self.assertTrue((page.parent / target).exists(), f"{page.name} links to {target}")
 
     def test_an_older_major_version_is_refused_and_a_component_that_there_is_not(self):
         for wanted in ("find_package(Cenote 7 REQUIRED)", "find_package(Cenote REQUIRED COMPONENTS nonsense)"):
