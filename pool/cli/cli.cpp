@@ -9,6 +9,7 @@
 #include "pool/client/identity.h"
 #include "pool/client/pool_client.h"
 #include "runtime/log.h"
+#include "runtime/tcp_socket.h"
 
 namespace cenote::pool::cli {
 
@@ -32,6 +33,15 @@ Result<std::unique_ptr<Logger>> make_logger(const Settings& settings, std::strin
   CENOTE_ASSIGN(auto options, log_options(settings));
   options.component = std::move(component);
   return Logger::create(options);
+}
+
+Result<void> check_listen(const Settings& settings, std::string_view name) {
+  CENOTE_ASSIGN(const auto entry, settings.entry(name));
+  const auto address = SocketAddress::parse(entry.value);
+  if (address) return {};
+  return fail(Error{ErrorCode::invalid_argument, "read settings",
+                    fmt::format("{}: {}: {}", entry.source, name, address.error().cause)}
+                  .fix("write host:port, as in 127.0.0.1:4700; port 0 is any free one"));
 }
 
 Result<std::unique_ptr<PoolClient>> make_client(const Settings& settings) {

@@ -47,12 +47,19 @@ struct Cli {
   Globals globals;
   std::string command;  ///< "lease": for errors
   std::function<Result<int>()> run;
+  /// What a command demands of its settings beyond what the table does; may be empty. A setting that fails is
+  /// wrong usage.
+  std::function<Result<void>(const Settings&)> check;
 
   [[nodiscard]] Result<Settings> settings() const;
 };
 
 Result<LogOptions> log_options(const Settings& settings);
 Result<std::unique_ptr<Logger>> make_logger(const Settings& settings, std::string component);
+
+/// Whether a setting is an address to listen on, host:port. Errors: invalid_argument, with the setting's
+/// name.
+Result<void> check_listen(const Settings& settings, std::string_view name);
 
 /// A client of the broker that the settings name.
 Result<std::unique_ptr<PoolClient>> make_client(const Settings& settings);

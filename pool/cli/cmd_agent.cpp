@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "pool/agent/agent.h"
+#include "pool/agent/local_driver.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/interrupt.h"
 #include "pool/cli/ready.h"
@@ -42,6 +43,11 @@ Result<agent::AgentOptions> read_options(const Settings& settings, std::string n
   return options;
 }
 
+Result<void> check_settings(const Settings& settings) {
+  CENOTE_TRY(check_listen(settings, "agent.listen"));
+  return agent::parse_devices(settings.list("agent.devices"), {}).map([](const auto&) {});
+}
+
 Result<int> agent_command(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto interrupt, Interrupt::create());
   CENOTE_ASSIGN(const auto settings, cli.settings());
@@ -74,6 +80,7 @@ void add_agent(CLI::App& app, Cli& cli) {
       "See `cenote config --explain` for the settings agent.*, tls.dir, broker.address and transports.");
   command->callback([&cli, options] {
     cli.command = "agent";
+    cli.check = check_settings;
     cli.run = [&cli, options] { return agent_command(cli, *options); };
   });
 }

@@ -138,6 +138,7 @@ void add_broker(CLI::App& app, Cli& cli) {
       "See `cenote config --explain` for the settings broker.*.");
   command->callback([&cli, options] {
     cli.command = "broker";
+    cli.check = [](const Settings& settings) { return check_listen(settings, "broker.listen"); };
     cli.run = [&cli, options] { return broker(cli, *options); };
   });
 }

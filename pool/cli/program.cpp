@@ -45,9 +45,9 @@ void add_globals(CLI::App& app, Globals& globals, int& parent) {
 }
 
 void add_commands(CLI::App& app, Cli& cli, std::span<const AddCommand> more) {
-  for (const auto add :
-       {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_who_is_stuck, add_doctor, add_config, add_demo,
-        add_version, add_completion, add_worker, add_guard, add_session, add_demo_client}) {
+  for (const auto add : {add_broker, add_agent, add_lease, add_release, add_leases, add_top, add_who_is_stuck,
+                         add_doctor, add_config, add_demo, add_version, add_completion, add_worker, add_guard,
+                         add_session, add_demo_client}) {
     add(app, cli);
   }
   for (const auto add : more) add(app, cli);
@@ -110,8 +110,9 @@ std::optional<int> parse(CLI::App& app, Cli& cli, int argc, char** argv) {
 std::optional<int> refuse_wrong_settings(const CLI::App& app, const Cli& cli) {
   if (app.get_subcommands().front()->get_group().empty()) return std::nullopt;
   const auto settings = cli.settings();
-  if (settings) return std::nullopt;
-  print_error(cli.command, settings.error());
+  const auto checked = !settings ? fail(settings.error()) : cli.check ? cli.check(*settings) : Result<void>{};
+  if (checked) return std::nullopt;
+  print_error(cli.command, checked.error());
   return exit_usage;
 }
 

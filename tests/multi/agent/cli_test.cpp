@@ -91,6 +91,11 @@ TEST_F(CommandTest, WrongValuesEndWithTwoAndSayWhatIsAllowed) {
       {{"demo", "--pool", "--transports", "tcp"}, "--transports", "--pool"},
       {{"demo", "--pool", "--keep"}, "--keep", "--pool"},
       {{"demo", "--set", "broker.address=head:1"}, "broker.address", "--pool"},
+      {{"broker", "--set", "broker.listen=127.0.0.1"}, "broker.listen", "host:port"},
+      {{"broker", "--set", "broker.listen=127.0.0.1:high"}, "broker.listen", "host:port"},
+      {{"agent", "--set", "agent.listen=:0"}, "agent.listen", "host:port"},
+      {{"agent", "--set", "agent.devices=nonsense"}, "agent.devices", "emulated:MODEL:SIZE"},
+      {{"agent", "--set", "agent.devices=emulated:H200:big"}, "agent.devices", "emulated:MODEL:SIZE"},
       {{"version", "--set", "foo=1"}, "foo", "not a setting"},
       {{"version", "--set", "foo"}, "foo", "="},
       {{"config", "--log-level", "loud"}, "log.level", "debug"},
@@ -319,7 +324,7 @@ TEST_F(PoolCommandTest, ASecondAgentOnOneGpuIsOneLine) {
 
 TEST_F(PoolCommandTest, ABadDeviceListIsNamed) {
   expect_one_clear_line(cluster->run({"--set", "agent.devices=emulated:H200:lots", "agent", "--name", "b"}),
-                        "agent", "agent.devices");
+                        "agent", "agent.devices", 2);
 }
 
 TEST_F(PoolCommandTest, ADetachedLeaseIsListedAndReleasedByItsFile) {
