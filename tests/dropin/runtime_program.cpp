@@ -1,6 +1,9 @@
 // A program as nvcc makes it with `-cudart shared`, written by hand so that no toolkit is needed: it
 // registers a fat binary and a kernel and launches through the runtime API. Prints one line and ends with 0
-// when every GPU computed y = 2 x + y.
+// when every GPU computed y = 2 x + y, and a child that it forked was refused.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -95,6 +98,21 @@ int saxpy_on(int device) {
 
 }  // namespace
 
+/// CUDA's answer to a child that its parent's runtime came with: cudaErrorInitializationError, at once.
+static bool child_is_refused() {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a call that hangs
+    int devices = 0;
+    void* memory = nullptr;
+    const bool refused =
+        cudaGetDeviceCount(&devices) == 3 && cudaSetDevice(0) == 3 && cudaMalloc(&memory, 1) == 3;
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 int main() {
   const auto image = container(cenote::cuda::kernels::basic_ptx());
   Wrapper wrapper;
@@ -114,6 +132,7 @@ int main() {
       return failed("cudaGetDeviceProperties", e);
     names += (names.empty() ? "" : ", ") + std::string(properties);
   }
+  if (!child_is_refused()) return std::printf("a child of fork is not refused\n"), 1;
   void* graph = nullptr;
   if (cudaGraphCreate(&graph, 0) != 801 || cudaGetLastError() != 801)
     return std::printf("graphs are not refused\n"), 1;

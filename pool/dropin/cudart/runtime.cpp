@@ -34,6 +34,7 @@ Runtime& Runtime::get() {
 }
 
 int Runtime::load_driver() {
+  if (!process_.set()) return initialization_error;
   auto loaded = cuda::load_real_driver();
   if (!loaded) {
     std::fprintf(stderr, "cenote: libcudart: %s\n", loaded.error().message().c_str());
@@ -48,6 +49,8 @@ int Runtime::load_driver() {
 }
 
 int Runtime::ready() {
+  // Of a child of fork(): the lock may be held by a thread that there is not in it.
+  if (process_.forked()) return initialization_error;
   const std::lock_guard lock(mutex_);
   if (!tried_) {
     tried_ = true;

@@ -13,6 +13,7 @@
 
 #include "cuda/driver.h"
 #include "pool/dropin/cudart/abi.h"
+#include "runtime/fork_mark.h"
 
 namespace cenote::cudart {
 
@@ -67,6 +68,7 @@ class Runtime {
   int load_driver();
   int module(Fatbin& fatbin, int device, cuda::Module* module);
 
+  ForkMark process_;
   std::mutex mutex_;
   bool tried_ = false;
   int init_error_ = success;

@@ -4,8 +4,10 @@
 #include "cuda/abi/supplier.h"
 
 #include <cstdio>
+#include <memory>
 
 #include "pool/dropin/session.h"
+#include "runtime/fork_mark.h"
 #include "runtime/settings.h"
 
 namespace cenote::cuda::abi {
@@ -24,20 +26,31 @@ Result<std::unique_ptr<pool::remote::RemoteDriver>> open() {
                                     settings.duration("worker.timeout"));
 }
 
-Driver* make() {
-  auto opened = open();
-  if (!opened) {
-    std::fprintf(stderr, "cenote: libcuda: %s\n", opened.error().message().c_str());
-    return nullptr;
-  }
-  return opened->release();
+/// The driver, and the process that opened it: a child that it forks shares its rings and sockets, but not
+/// its threads, and has no driver, as with CUDA's own library. One that forks before the first call opens its
+/// own.
+struct Opened {
+  ForkMark process;
+  Driver* driver = nullptr;
+};
+
+const Opened* make() {
+  auto made = std::make_unique<Opened>();
+  const auto opened = [&]() -> Result<void> {
+    CENOTE_TRY(made->process.set());
+    CENOTE_ASSIGN(auto driver, open());
+    made->driver = driver.release();
+    return {};
+  }();
+  if (!opened) std::fprintf(stderr, "cenote: libcuda: %s\n", opened.error().message().c_str());
+  return made.release();
 }
 
 }  // namespace
 
 Driver* driver() {
-  static Driver* const only = make();
-  return only;
+  static const Opened* const only = make();
+  return only->process.forked() ? nullptr : only->driver;
 }
 
 }  // namespace cenote::cuda::abi
