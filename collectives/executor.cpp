@@ -182,7 +182,10 @@ Result<void> Executor::enqueue(ActiveOperation& operation) {
       continue;
     }
     const auto staged = staged_chunks(operation, flow, *state->link);
-    if (staged > 0) CENOTE_TRY(state->link->announce());
+    if (staged > 0) {
+      CENOTE_TRY(state->link->announce().map_error(
+          [&](Error error) { return local_error(operation, std::move(error)); }));
+    }
     state->link->expect(staged);
     state->receiving.push({&operation, f});
   }

@@ -314,7 +314,7 @@ Result<void> Group::check_time(Deadline deadline) {
     if (slow != tree_.children.end()) culprit = slow->rank;
     cause = rank_name(culprit) + " does not take the result";
   }
-  return fail(broken(ErrorCode::deadline_exceeded, culprit, cause, false));
+  return fail(broken(ErrorCode::deadline_exceeded, culprit, cause, culprit != rank_));
 }
 
 void Group::wait(Deadline deadline) {

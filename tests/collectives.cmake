@@ -14,6 +14,10 @@ cenote_test(collectives_communicator_test
 cenote_test(collectives_failure_test
   SOURCES multi/collectives/failure_test.cpp multi/collectives/forming_test.cpp multi/collectives/modes.cpp
   USES cenote_collectives LABELS multi TIMEOUT 300)
+cenote_test(fault_collectives SOURCES multi/collectives/fault_test.cpp multi/collectives/modes.cpp
+  USES fault_seeds cenote_collectives PROGRAM_ONLY)
+cenote_seeds(collectives_fault_test PROGRAM fault_collectives SEEDS 300 LABELS multi TIMEOUT 300)
+cenote_seeds(collectives_fault_many_test PROGRAM fault_collectives SEEDS 10000 LABELS multi slow TIMEOUT 3600)
 cenote_test(collectives_window_test
   SOURCES multi/collectives/window_test.cpp multi/collectives/modes.cpp
   USES cenote_collectives LABELS multi TIMEOUT 300)

@@ -60,3 +60,19 @@ cenote_test(transports_choice_test
 cenote_test(transports_preflight_test
   SOURCES unit/transports/verbs/preflight_test.cpp unit/transports/verbs/recorded_machine.cpp
   USES scripted_verbs cenote_transports LABELS unit nogrpc)
+# The same suite, and traffic with real failures, over transports that inject faults: a seed an iteration.
+add_library(fault_seeds STATIC fault_seeds.cpp)
+target_link_libraries(fault_seeds PUBLIC cenote_options cenote_transports GTest::gtest)
+cenote_test(fault_conformance SOURCES ${conformance} unit/transports/fault/kinds.cpp USES fault_seeds PROGRAM_ONLY)
+set(long_cases *Wait.*:*Reception*:*SixtyFour*:*WrongSecret*:*NeverComes*:*NobodySleeps*:*MessagesArriveOnce*)
+string(APPEND long_cases :*BeforeALaterMessage*:*RandomOperations*:*EverySize*:*ManyEndpoints*:*ThousandsLeave*:*OverlappingOnes*)
+cenote_seeds(transports_fault_test PROGRAM fault_conformance SEEDS 300 WITHOUT ${long_cases}
+  LABELS unit nogrpc TIMEOUT 300)
+cenote_seeds(transports_fault_long_test PROGRAM fault_conformance SEEDS 4 ONLY ${long_cases} WITHOUT *Reception*
+  LABELS unit nogrpc TIMEOUT 300)
+cenote_seeds(transports_fault_many_test PROGRAM fault_conformance SEEDS 10000 WITHOUT ${long_cases}
+  LABELS unit nogrpc slow TIMEOUT 3600)
+cenote_test(fault_traffic SOURCES unit/transports/fault/traffic.cpp unit/transports/fault/traffic_test.cpp
+  USES fault_seeds PROGRAM_ONLY)
+cenote_seeds(transports_fault_traffic_test PROGRAM fault_traffic SEEDS 300 LABELS unit nogrpc TIMEOUT 300)
+cenote_seeds(transports_fault_traffic_many_test PROGRAM fault_traffic SEEDS 10000 LABELS unit nogrpc slow TIMEOUT 3600)

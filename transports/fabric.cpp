@@ -86,7 +86,7 @@ class SimpleFabric final : public Fabric {
         return fail(ErrorCode::invalid_argument, "start transports", "'" + name + "' is named twice");
       auto made = make_named(name, options);
       if (made) {
-        owned_.push_back(std::move(*made));
+        owned_.push_back(options.wrap ? options.wrap(std::move(*made)) : std::move(*made));
         continue;
       }
       if (made.error().code != ErrorCode::not_supported) return fail(std::move(made).error());

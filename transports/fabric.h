@@ -2,6 +2,7 @@
 // two sides' addresses, so both sides choose alike without asking.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,8 @@ struct FabricOptions {
   VerbsOptions verbs;                                    ///< but for its host
   UcxOptions ucx;                                        ///< likewise
   Clock::duration spin = std::chrono::microseconds(20);  ///< how long wait() polls before it sleeps
+  /// What each transport is put into when it is made, under its own name: fault/ for tests. Empty: nothing.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap{};
 };
 /// What the settings transports, tcp.host, wait.spin, verbs.* and ucx.tls say.
 FabricOptions fabric_options(const Settings& settings);

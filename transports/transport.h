@@ -12,9 +12,10 @@
 // `wait`.
 //
 // Memory ordering: bytes of a put are visible in the target's memory before its signal is, before any later
-// message of `send` on the same endpoint, and nothing else is promised. A put without a signal is promised
-// only before a later signal or message of that endpoint. Who looks only at its memory, and calls neither
-// signal() nor receive() nor progress(), may never see what a peer put there. A put, a get or an atomic of
+// signal and any later message of `send` on the same endpoint, and nothing else is promised: neither that a
+// message is received before a later signal counts, or after an earlier one, nor in which order signals of
+// different counters do. Who looks only at its memory, and calls neither signal() nor receive() nor
+// progress(), may never see what a peer put there. A put, a get or an atomic of
 // bytes that an earlier put of the same endpoint writes comes after that put; a get may still be answered
 // from what a later put has written.
 //
@@ -90,9 +91,10 @@ class Endpoint {
   virtual ~Endpoint() = default;
 
   /// Writes `src` to the peer's memory, then adds 1 to its signal counter `signal` (no_signal: none). `src`
-  /// is unchanged until the completion. `src` may be empty: a pure signal. The completion means: `src` may be
-  /// reused, and the write has left this side as drained() means it. Returns resource_exhausted when the
-  /// endpoint's queue is full: progress, poll, try again (nothing was posted).
+  /// is unchanged until the completion. `src` may be empty: a pure signal, or without one a mark, complete
+  /// when what was posted and sent before no longer waits for the connection. The completion means: `src` may
+  /// be reused, and the write has left this side as drained() means it; completions come in no order. Returns
+  /// resource_exhausted when the endpoint's queue is full: progress, poll, try again (nothing was posted).
   virtual Result<void> put(std::span<const std::byte> src, RemoteSlice dst, std::uint32_t signal,
                            std::uint64_t tag) = 0;
   /// Reads the peer's memory into `dst`; complete = the bytes are there.

@@ -317,6 +317,23 @@ TEST(Executor, WhatHasArrivedIsCompleteThoughALaterOperationsPeerIsGone) {
   EXPECT_TRUE(group.executors[1]->test(*from_two[1]).value()) << "complete it stays";
 }
 
+TEST(Executor, ARankThatCannotHaveItsStagingMemoryIsNamedByAll) {
+  Group group(3, 1);
+  group.net.without_memory = 1;
+  std::vector<Buffers> buffers(3, {Bytes(4000), Bytes(4000)});
+  std::vector<Result<std::uint64_t>> sequences;
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    sequences.push_back(
+        group.executors[r]->start(allreduce_call(buffers[r], 1000, CENOTE_FLOAT32, CENOTE_SUM, false)));
+  }
+  for (const auto& done : group.finish(sequences)) {
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().peer, "rank 1") << done.error().message();
+    EXPECT_THAT(done.error().message(), HasSubstr("no memory"));
+    EXPECT_THAT(done.error().stage, HasSubstr("allreduce of 1000 float32"));
+  }
+}
+
 TEST(Executor, ALinkIsSentNoCreditsThatItsPeerDoesNotNeed) {
   Group group(2, 1);
   group.net.calm = true;

@@ -47,7 +47,8 @@ class Network {
     for (auto& [ends, wire] : wires_) wire.dead = wire.dead || ends.first == rank;
   }
   bool killed(std::uint32_t rank) { return killed_[rank]; }
-  std::uint64_t events = 0;  ///< delivered so far
+  std::uint64_t events = 0;            ///< delivered so far
+  std::uint32_t without_memory = ~0U;  ///< a rank that can allocate nothing
 
  private:
   std::mt19937_64 random_;
@@ -177,6 +178,7 @@ class LoopbackTransport final : public transport::Transport {
     return std::make_unique<LoopbackEndpoint>(net_, rank_, other, std::move(name));
   }
   Result<std::unique_ptr<transport::Region>> allocate(std::size_t bytes) override {
+    if (net_.without_memory == rank_) return fail(ErrorCode::resource_exhausted, "allocate", "no memory");
     return std::make_unique<LoopbackRegion>(net_, rank_, bytes);
   }
   Result<std::unique_ptr<transport::Region>> register_memory(const MemoryDescription&) override {

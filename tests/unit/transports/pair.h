@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Kind {
   bool contended = false;  ///< to poll it is to wait for a lock of the test's own, which looks like sleep
   [[nodiscard]] std::string transport() const { return name.substr(0, name.find('_')); }
 };
+
+inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 std::vector<Kind> kinds();
 

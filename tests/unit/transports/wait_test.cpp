@@ -112,9 +112,10 @@ TEST_P(Wait, NoWakeUpIsLost) {
       }
     }
     if (!begins) (void)endpoint.put({}, {}, 0, 0);
-    while (endpoint.poll(done) != 0) {
+    for (const Deadline deadline = soon(); !endpoint.drained() && !deadline.passed(); transport.progress()) {
+      while (endpoint.poll(done) != 0) {
+      }
     }
-    transport.progress();
   };
   std::thread other([&] { run(*right, *r, false); });
   run(*left, *l, true);
@@ -129,7 +130,7 @@ TEST_P(Wait, TwoTransportsOfDifferentKindsAreWaitedForAtOnce) {
   const Pair pair(GetParam());
   pair.settle();
   ASSERT_TRUE(pair.to_right->put({}, {}, 0, 0));
-  pair.left->progress();
+  ASSERT_TRUE(drive({pair.left.get()}, [&] { return pair.to_right->drained(); }));
   std::vector<Transport*> all{pair.right.get()};
   for (const auto& other : others) all.push_back(other.get());
   while (pair.to_left->signal(0) == 0) ASSERT_TRUE(wait(all, soon(), nullptr, "signal"));
