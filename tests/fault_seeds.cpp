@@ -19,6 +19,11 @@ std::map<std::string, FaultRecord>& records() {
   return all;
 }
 
+std::vector<std::function<void()>>& hooks() {
+  static std::vector<std::function<void()>> all;
+  return all;
+}
+
 std::size_t open_descriptors() {
   std::size_t count = 0;
   DIR* const folder = ::opendir("/proc/self/fd");
@@ -40,12 +45,14 @@ bool take(std::string_view argument, std::string_view name, std::uint64_t& value
 /// What the cases ask of a seed with that blow.
 std::string endings(std::size_t fault) {
   const bool silent = static_cast<transport::Fault>(fault) == transport::Fault::freeze;
-  return silent ? "nobody waits beyond the deadline" : "nobody waits for a deadline";
+  return silent ? "nobody waits beyond the deadline" : "once connected, nobody waits for a deadline";
 }
 
 }  // namespace
 
 std::uint64_t seed() { return now; }
+
+void after_each_seed(std::function<void()> done) { hooks().push_back(std::move(done)); }
 
 FaultRecord& FaultRecord::of(const std::string& name) { return records()[name]; }
 
@@ -54,7 +61,7 @@ void FaultRecord::add(const transport::FaultPlan& plan, const transport::FaultTa
   did_ += did;
   for (std::size_t i = 0; i < transport::faults; ++i) {
     const auto fault = static_cast<transport::Fault>(i);
-    const bool in_it = plan.has(fault) || (plan.blow && plan.blow->fault == fault);
+    const bool in_it = plan.blow ? plan.blow->fault == fault : plan.has(fault);
     tried_[i] += in_it ? 1U : 0U;
     right_[i] += in_it && right ? 1U : 0U;
   }
@@ -78,6 +85,7 @@ class SeedListener : public testing::EmptyTestEventListener {
     std::fflush(stdout);
   }
   void OnTestIterationEnd(const testing::UnitTest& /*all*/, int iteration) override {
+    for (const auto& done : hooks()) done();
     if (static_cast<std::uint64_t>(iteration) + 1 != seeds) return;
     for (const auto& [name, record] : records()) {
       for (std::size_t i = 0; i < transport::faults; ++i) {

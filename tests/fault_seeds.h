@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -28,10 +29,13 @@ class FaultRecord {
  private:
   friend class SeedListener;
   std::uint64_t seeds_ = 0;
-  std::uint64_t tried_[transport::faults] = {};  ///< seeds
+  std::uint64_t tried_[transport::faults] = {};  ///< seeds; habits: those without a blow
   std::uint64_t right_[transport::faults] = {};  ///< of them, with every result right
   transport::FaultTally did_;
 };
+
+/// `done` is called when all cases have run with a seed.
+void after_each_seed(std::function<void()> done);
 
 int run_seeds(int argc, char** argv);
 

@@ -23,6 +23,10 @@ run_tests() {
     if [ -n "$list" ]; then exec python3 tools/dev/run_tests.py --build "build/$preset" --list "$pattern"; fi
     run python3 tools/dev/run_tests.py --build "build/$preset" --results "$results/$preset" "${full[@]}" "$pattern" || status=1
   done
+  # what a whole run saw of faults is what the page says
+  if [ -z "$pattern" ] && [ -d "$results/release" ]; then
+    python3 tools/dev/faults_page.py --check "$results/release" || status=1
+  fi
   python3 tools/dev/count_tests.py "$results" || status=1
   return "$status"
 }

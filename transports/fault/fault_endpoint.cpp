@@ -483,6 +483,7 @@ void FaultEndpoint::finish(std::uint64_t operation, std::optional<Error> error) 
 
 /// It has failed: what is not over ends with the reason.
 void FaultEndpoint::end_all() {
+  if (failure_ && open_.empty() && held_.empty()) return;  // or nobody who polls it would ever sleep
   take_completions();
   if (!failure_) failure_ = inside_->failure();
   held_.clear();

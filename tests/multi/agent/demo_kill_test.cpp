@@ -12,6 +12,7 @@
 
 #include "pool/broker/journal.h"
 #include "pool/store/sqlite.h"
+#include "tests/fault_row.h"
 #include "tests/multi/agent/demo_process.h"
 #include "tests/multi/agent/limits.h"
 
@@ -101,6 +102,8 @@ TEST(DemoKill, ABrokerThatDiesAgainAndAgainCostsNeitherTheTrainingNorTheLease) {
   }
   const Log log(kept_folder(demo));
   EXPECT_EQ(log.terms, kKills + 1U);
+  cenote::test::tried({"The demo", "the broker is killed while it trains", kKills,
+                       "the training goes on, and its lease is kept", "so"});
   EXPECT_EQ(log.grants, 1U) << "one lease, from the beginning to the end";
   EXPECT_THAT(log.ends, ElementsAre(EndCause::released)) << "no restart lost it";
 }

@@ -14,6 +14,7 @@
 
 #include "pool/broker/journal.h"
 #include "pool/store/sqlite.h"
+#include "tests/fault_row.h"
 #include "tests/multi/agent/cluster.h"
 #include "tests/multi/agent/limits.h"
 #include "tests/multi/agent/work.h"
@@ -217,6 +218,8 @@ TEST_F(KillTest, AKilledWorkerIsNamedToItsClientAndItsLeaseIsFreed) {
         << "the lease is freed and no worker is left, seed " << seed;
   }
   EXPECT_LE(median(heard_after), kHeardByHalf) << "seed " << seed;
+  cenote::test::tried({"The pool", "a worker is killed at work", heard_after.size(),
+                       "its GPU is named to the client, and its lease freed", "so"});
 }
 
 TEST_F(KillTest, AKilledAgentTakesItsWorkersAlongAndItsLeasesAreFreed) {
@@ -252,6 +255,8 @@ TEST_F(KillTest, AKilledAgentTakesItsWorkersAlongAndItsLeasesAreFreed) {
     ASSERT_TRUE(cluster->processes().wait_agents(3, patience()));
   }
   EXPECT_LE(median(heard_after), kHeardByHalf) << "seed " << seed;
+  cenote::test::tried({"The pool", "an agent is killed at work", heard_after.size(),
+                       "its GPU is named to the client, and its workers end", "so"});
 }
 
 TEST_F(KillTest, AKilledClientsLeaseIsReclaimedOnceItsTimeToLiveIsOver) {
@@ -282,6 +287,8 @@ TEST_F(KillTest, AKilledClientsLeaseIsReclaimedOnceItsTimeToLiveIsOver) {
   }
   // Expiry, drift and a heartbeat.
   EXPECT_LE(median(reclaimed_after), kTtl + kHeardByHalf) << "seed " << seed;
+  cenote::test::tried({"The pool", "a client is killed", reclaimed_after.size(),
+                       "its lease ends with its time to live, and all GPUs are free", "so"});
 }
 
 TEST_F(KillTest, APoolWhoseOwnerIsKilledLeavesNothing) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "tests/fault_row.h"
 #include "tests/multi/agent/cluster.h"
 #include "tests/multi/agent/work.h"
 
@@ -82,6 +83,8 @@ TEST_F(SessionLossTest, AKilledAgentIsToldOfWithItsName) {
     ASSERT_TRUE(lease->session_lost());
   }
   expect_within_promise(told_after);
+  cenote::test::tried({"The pool", "an agent is killed while the client is idle", told_after.size(),
+                       "the client is told, with the agent's name", "so"});
 }
 
 TEST_F(SessionLossTest, AKilledWorkerIsToldOfWithItsSignal) {
@@ -101,6 +104,8 @@ TEST_F(SessionLossTest, AKilledWorkerIsToldOfWithItsSignal) {
     if (HasFatalFailure()) return;
   }
   expect_within_promise(told_after);
+  cenote::test::tried({"The pool", "a worker is killed while the client is idle", told_after.size(),
+                       "the client is told, with the signal, and the lease ends", "so"});
 }
 
 class StoppedWorkerTest : public SessionLossTest {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "tests/fault_row.h"
 #include "tests/multi/collectives/ranks.h"
 #include "tests/unit/collectives/reference.h"
 
@@ -56,6 +57,10 @@ TEST_P(Killed, AtAnyMomentEndsTheOthersWithItsName) {
     for (const auto& report : outcome.reports)
       EXPECT_THAT(report, HasSubstr("peer rank 2:")) << "round " << round;
   }
+  if (GetParam() == Mode::verbs) return;  // not every machine has the VM
+  cenote::test::tried({"Collectives, ranks as processes", "a rank is killed at a random moment",
+                       static_cast<std::uint64_t>(rounds(GetParam(), 12)),
+                       "the others end at once, and name it", "so within 10 s"});
 }
 
 TEST_P(Killed, HangingIsNamedAtTheDeadline) {
@@ -66,6 +71,9 @@ TEST_P(Killed, HangingIsNamedAtTheDeadline) {
     EXPECT_THAT(report, HasSubstr("peer rank 2:"));
     EXPECT_THAT(report, HasSubstr("allreduce of"));
   }
+  if (GetParam() == Mode::verbs) return;  // not every machine has the VM
+  cenote::test::tried({"Collectives, ranks as processes", "a rank is stopped", 1,
+                       "the others end at their deadline, and name it and the operation", "so"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Killed, ::testing::ValuesIn(modes()),

@@ -17,7 +17,7 @@ struct Made : testing::EmptyTestEventListener {
   std::uint32_t count = 0;
   std::deque<FaultTally> tallies;
   void OnTestStart(const testing::TestInfo& /*test*/) override { count = 0; }
-  void OnTestIterationEnd(const testing::UnitTest& /*all*/, int /*iteration*/) override {
+  void end_seed() {
     FaultTally sum;
     for (const auto& tally : tallies) sum += tally;
     tallies.clear();
@@ -34,6 +34,7 @@ Made& made() {
   static Made* const one = [] {
     auto* const listener = new Made;
     testing::UnitTest::GetInstance()->listeners().Append(listener);
+    cenote::test::after_each_seed([listener] { listener->end_seed(); });
     return listener;
   }();
   return *one;

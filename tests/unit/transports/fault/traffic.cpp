@@ -193,14 +193,15 @@ std::string why(const Endpoint& left, const Endpoint& right) {
 
 }  // namespace
 
-Outcome traffic(const Kind& inside, const FaultPlan& plan, std::uint32_t operations) {
+Outcome traffic(const Kind& inside, const FaultPlan& plan, std::uint32_t operations,
+                Clock::duration connect_in) {
   Outcome outcome;
   FaultTally tallies[2];
   {
     std::unique_ptr<Transport> sides[2];
     for (std::uint32_t i = 0; i < 2; ++i) sides[i] = FaultMember(plan.of(i), &tallies[i]).wrap(make(inside));
     // Who waits for a peer that was killed before it dialed may do so until this deadline.
-    const Deadline connected = plan.blow ? Deadline::in(400ms) : soon();
+    const Deadline connected = plan.blow ? Deadline::in(connect_in) : soon();
     auto l = sides[0]->connect(sides[1]->address(), "member 1", 0, connected);
     auto r = sides[1]->connect(sides[0]->address(), "member 0", 0, connected);
     if (!l || !r) return {(l ? r : l).error().message(), false, {}};

@@ -17,6 +17,7 @@ struct Outcome {
 
 /// Member 0 and member 1 of `plan` put, get, add and send to each other, `operations` times each, until all
 /// has come or both have failed; with a frozen member, until nothing moves any more.
-Outcome traffic(const Kind& inside, const FaultPlan& plan, std::uint32_t operations);
+Outcome traffic(const Kind& inside, const FaultPlan& plan, std::uint32_t operations,
+                Clock::duration connect_in = 400ms);
 
 }  // namespace cenote::transport::test

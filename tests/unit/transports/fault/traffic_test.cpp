@@ -22,12 +22,15 @@ INSTANTIATE_TEST_SUITE_P(Over, FaultTraffic, testing::ValuesIn(insides()), kind_
 
 TEST_P(FaultTraffic, IsRightOrEndsInTimeWithTheCause) {
   const auto plan = FaultPlan::draw(cenote::test::seed(), 2, operations / 2);
-  const auto outcome = traffic(GetParam(), plan, operations);
+  const auto struck = [&](const Outcome& outcome) {
+    return plan.blow && outcome.did.of[static_cast<std::size_t>(plan.blow->fault)] == 1;
+  };
+  auto outcome = traffic(GetParam(), plan, operations);
+  // On a busy machine they may not have connected in time.
+  if (plan.blow && !struck(outcome)) outcome = traffic(GetParam(), plan, operations, 10s);
   EXPECT_EQ(outcome.wrong, "");
-  if (plan.blow) {
-    EXPECT_EQ(outcome.did.of[static_cast<std::size_t>(plan.blow->fault)], 1U) << "the blow did not fall";
-    EXPECT_FALSE(outcome.right);
-  }
+  EXPECT_EQ(struck(outcome), plan.blow.has_value()) << "the blow did not fall";
+  EXPECT_EQ(outcome.right, !plan.blow.has_value());
   cenote::test::FaultRecord::of("Traffic over " + GetParam().name).add(plan, outcome.did, outcome.right);
 }
 
