@@ -44,3 +44,10 @@ cenote_fuzzer(shm_inbox RUNS 4000 SOURCES fuzz/shm_inbox.cpp
   UNDER transports/shm/mapping.cpp transports/shm/small_puts.cpp transports/shm/control_channel.cpp
         transports/shm/shm_endpoint.cpp transports/shm/shm_connect.cpp transports/shm/shm_transport.cpp
   USES cenote_transports GTest::gtest)
+cenote_fuzzer(pool_wires RUNS 200000 SOURCES fuzz/pool_wires.cpp
+  UNDER pool/dropin/helper_wire.cpp pool/dropin/session_wire.cpp pool/agent/worker_wire.cpp pool/client/lease_file.cpp
+  USES cenote_helper cenote_agent_core cenote_client_core)
+cenote_fuzzer(bootstrap RUNS 6000 SOURCES fuzz/bootstrap.cpp
+  UNDER runtime/bootstrap.cpp runtime/bootstrap_join.cpp runtime/bootstrap_root.cpp runtime/bootstrap_wire.cpp
+        runtime/frame_channel.cpp
+  USES cenote_runtime)
