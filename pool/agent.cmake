@@ -4,8 +4,9 @@
 # cenote_cli: the command, also the helper process of libcenote-pool; its main() is in perf/.
 cenote_room(agent_core
   SOURCES agent/lease_gate.cpp agent/core.cpp agent/heartbeat_loop.cpp agent/worker_wire.cpp
-          agent/worker_process.cpp agent/device_lock.cpp
-  USES cenote_pool_core cenote_runtime fmt::fmt)
+          agent/worker_process.cpp agent/device_lock.cpp agent/cage.cpp agent/system_calls.cpp agent/cage_plan.cpp
+          agent/worker_groups.cpp agent/cages.cpp
+  USES cenote_pool_core cenote_runtime PkgConfig::seccomp fmt::fmt)
 
 cenote_room(client_core
   SOURCES client/pool_client.cpp client/lease.cpp client/session_watch.cpp client/lease_file.cpp client/identity.cpp

@@ -100,6 +100,12 @@ inline constexpr SettingDescription settings_table[] = {
     {"agent.advertise", SettingType::text, "", "", "", "address that the agent tells clients; empty = the one it listens on"},
     {"agent.name", SettingType::text, "", "", "", "name of the agent in leases and tables; empty = the host's name"},
     {"agent.devices", SettingType::list, "cuda", "", "", "devices to serve: cuda, or emulated:MODEL:SIZE for each emulated one"},
+    {"agent.cage.users", SettingType::text, "1900000000-1900065535", "", "", "user ids for workers, FIRST-LAST, where the agent is root: each worker has its own; nobody else may use them; empty = none"},
+    {"agent.cage.filter", SettingType::boolean, "true", "", "", "refuse workers the system calls that they do not need"},
+    {"agent.cage.cgroup", SettingType::text, "", "", "", "cgroup v2 folder in which the agent makes one for each worker; empty = the agent's own, where it was delegated"},
+    {"agent.cage.memory", SettingType::size, "0", "", "", "most memory of a worker, beside what its emulated cards have, where there is such a cgroup; 0 = 4 GiB for each of its GPUs"},
+    {"agent.cage.threads", SettingType::unsigned_integer, "4096", "16..4194304", "", "most threads of a worker, where it has such a cgroup or a user of its own"},
+    {"agent.cage.require", SettingType::list, "", "user|system-calls|memory|threads|core-dumps|credentials", "", "parts of the cage without which the agent does not start"},
     // pool
     {"client.name", SettingType::text, "", "", "", "client whose certificate in tls.dir is used; empty = the only one there"},
     {"client.lease_file", SettingType::text, "", "", "", "lease that this program uses, from `cenote lease --detach`; `cenote lease -- CMD` sets it for CMD"},

@@ -31,7 +31,8 @@ struct Plan {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setpgroup(&attributes, 0);
-    const int group = options.own_group ? POSIX_SPAWN_SETPGROUP : 0;
+    const int in_session = options.own_session ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP;
+    const int group = options.own_group ? in_session : 0;
     posix_spawnattr_setflags(&attributes,
                              static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
   }

@@ -25,6 +25,7 @@ struct SpawnOptions {
   int error = spawn_inherit;
   int pass = spawn_inherit;  ///< a descriptor of this process, for spawn_passed_fd; spawn_inherit = none
   bool own_group = true;     ///< a Ctrl-C at the terminal does not reach it, and its input is /dev/null
+  bool own_session = false;  ///< with own_group: it has no terminal at all
 };
 
 /// Starts it and returns its number; the caller reaps it. The child has the descriptors named above and no

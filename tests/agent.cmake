@@ -1,9 +1,18 @@
 # The agent's rules in process, then its processes, then whole pools.
 cenote_test(agent_core_test
   SOURCES unit/agent/lease_gate_test.cpp unit/agent/core_test.cpp unit/agent/heartbeat_loop_test.cpp
-          unit/agent/worker_wire_test.cpp unit/agent/device_lock_test.cpp unit/agent/agent_threads_test.cpp
+          unit/agent/worker_wire_test.cpp unit/agent/device_lock_test.cpp unit/agent/agent_threads_test.cpp unit/agent/cage_plan_test.cpp
   USES cenote_agent_core)
 cenote_test(worker_process_test SOURCES multi/agent/worker_process_test.cpp USES cenote_agent_core LABELS multi)
+
+# In release only: a sanitizer's own system calls are refused with the rest.
+if(NOT CENOTE_SANITIZE)
+  add_executable(cage_process multi/agent/cage_process.cpp)
+  target_link_libraries(cage_process PRIVATE cenote_agent_core)
+  set_target_properties(cage_process PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  cenote_test(cage_test SOURCES multi/agent/cage_test.cpp USES cenote_agent_core LABELS multi)
+  add_dependencies(cage_test cage_process)
+endif()
 
 # The pool's client without its network: renewals and the ends of sessions, while everything dies around them.
 cenote_test(client_core_test
@@ -17,6 +26,11 @@ if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
   cenote_test(stuck_test SOURCES unit/pool/stuck_test.cpp USES cenote_cli)
   set(cluster multi/agent/cluster.cpp)
   cenote_test(cli_test SOURCES multi/agent/cli_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
+  if(NOT CENOTE_SANITIZE)
+    cenote_test(caged_worker_test SOURCES multi/agent/caged_worker_test.cpp ${cluster} USES cenote_cli LABELS multi
+      TIMEOUT 300)
+    add_dependencies(caged_worker_test cenote)
+  endif()
   cenote_test(refusal_test SOURCES multi/agent/refusal_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
   cenote_test(session_loss_test SOURCES multi/agent/session_loss_test.cpp ${cluster} USES cenote_cli LABELS multi
     TIMEOUT 300)

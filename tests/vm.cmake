@@ -42,6 +42,12 @@ if(NOT CENOTE_SANITIZE)  # forks again
     USES cenote_vm cenote_transports nlohmann_json::nlohmann_json LABELS vm TIMEOUT 600)
 endif()
 
+# cgroups of version 2, which the machine outside may have given to version 1.
+if(NOT CENOTE_SANITIZE)
+  cenote_test(vm_cage_test SOURCES vm/cage_test.cpp USES cenote_vm cenote_agent_core LABELS vm TIMEOUT 120)
+  add_dependencies(vm_cage_test cage_process)
+endif()
+
 # The same over UCX's rc, which takes seconds to connect there.
 if(NOT CENOTE_SANITIZE)  # as above
   cenote_test(vm_ucx_test SOURCES

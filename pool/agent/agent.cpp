@@ -74,8 +74,10 @@ class RunningAgent final : public Agent {
 
   Result<void> start() {
     CENOTE_TRY(open_devices());
+    CENOTE_ASSIGN(auto cages, make_cages());
     CENOTE_ASSIGN(workers_, WorkerProcesses::create({.executable = options_.worker_executable,
-                                                     .silence = 2 * options_.worker_timeout}));
+                                                     .silence = 2 * options_.worker_timeout,
+                                                     .cages = std::move(cages)}));
     CoreOptions core;
     core.agent = options_.name;
     core.devices = devices_;
@@ -148,6 +150,15 @@ class RunningAgent final : public Agent {
     for (const auto& device : devices_) uuids.push_back(device.uuid);
     CENOTE_ASSIGN(locks_, DeviceLocks::take(uuids));
     return {};
+  }
+
+  Result<Cages> make_cages() {
+    CENOTE_ASSIGN(auto plan, plan_cage(options_.cage));
+    auto cages = Cages::create(std::move(plan));
+    for (const auto& rung : cages.rungs())
+      log_.info("cage of workers: {} {}: {}", rung.name, rung.taken ? "yes" : "no", rung.reason);
+    CENOTE_TRY(check_required(cages.rungs(), options_.cage.require));
+    return cages;
   }
 
   void contact(const Error* error) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/agent/cage_plan.h"
 #include "pool/agent/worker_host.h"
 #include "pool/tls/credentials.h"
 #include "runtime/deadline.h"
@@ -32,6 +33,7 @@ struct AgentOptions {
   /// As for clients (RemoteDriver::connect), so that they name a hung worker first: the agent kills it after
   /// twice that.
   Clock::duration worker_timeout = std::chrono::seconds(10);
+  CageOptions cage{};  ///< of the workers
   std::string worker_executable = "/proc/self/exe";
   tls::Credentials credentials;
 };
@@ -42,7 +44,8 @@ class Agent {
   virtual ~Agent() = default;
   /// Returns when clients can connect; registering goes on in the background. `log` outlives the agent.
   /// Errors: already_exists (port in use, GPU served by another agent), not_found (no CUDA driver),
-  /// invalid_argument (devices).
+  /// invalid_argument (devices, agent.cage.users), permission_denied (a cage that agent.cage.require asks
+  /// for).
   static Result<std::unique_ptr<Agent>> start(AgentOptions options, Logger& log);
   /// Where clients reach it.
   [[nodiscard]] virtual const std::string& endpoint() const = 0;

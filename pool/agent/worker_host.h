@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/agent/cage.h"
 #include "pool/lease_token.h"
 #include "pool/remote/worker.h"
 #include "runtime/bytes.h"
@@ -51,6 +52,7 @@ struct WorkerSetup {
   Bytes client_fabric_address;
   std::uint32_t channel = 0;
   LogOptions log{};  ///< where the worker's lines go; without component and sink
+  Cage cage{};       ///< set by the host
 };
 
 struct DeviceUse {

@@ -91,16 +91,22 @@ Result<PreparedWorker> set_up(pid_t parent) {
   if (packet.empty())
     return fail(ErrorCode::cancelled, "start worker", "the agent ended it before its setup");
   CENOTE_ASSIGN(const auto setup, decode_setup(packet));
-  return prepare_worker(setup);
+  CENOTE_ASSIGN(auto log, worker_log(setup));  // its file may be the agent's alone
+  CENOTE_TRY(enter(setup.cage, parent));
+  return prepare_worker(setup, std::move(log));
 }
 
 }  // namespace
 
-Result<PreparedWorker> prepare_worker(const WorkerSetup& setup) {
-  PreparedWorker served;
+Result<std::unique_ptr<Logger>> worker_log(const WorkerSetup& setup) {
   LogOptions log = setup.log;
   log.component = "worker " + setup.lease_id;
-  CENOTE_ASSIGN(served.log, Logger::create(log));
+  return Logger::create(log);
+}
+
+Result<PreparedWorker> prepare_worker(const WorkerSetup& setup, std::unique_ptr<Logger> log) {
+  PreparedWorker served;
+  served.log = std::move(log);
   CENOTE_ASSIGN(served.driver, open_driver(setup.driver));
   remote::WorkerOptions options;
   options.lease_id = setup.lease_id;

@@ -24,7 +24,9 @@ struct PreparedWorker {
   std::unique_ptr<transport::Fabric> fabric;
   std::unique_ptr<remote::Worker> worker;
 };
-/// Errors: of the log's file, the driver, the fabric, the worker.
-Result<PreparedWorker> prepare_worker(const WorkerSetup& setup);
+/// Where a worker's lines go. Errors: of the log's file.
+Result<std::unique_ptr<Logger>> worker_log(const WorkerSetup& setup);
+/// Errors: of the driver, the fabric, the worker.
+Result<PreparedWorker> prepare_worker(const WorkerSetup& setup, std::unique_ptr<Logger> log);
 
 }  // namespace cenote::pool::agent

@@ -45,7 +45,11 @@ Result<Spawned> spawn_worker(const WorkerProcessOptions& options, const WorkerSe
   // Before there is a worker: sending to one that died already would throw away its last words.
   CENOTE_TRY(send_packet(spawned.socket.get(), encode_setup(setup)));
 
-  SpawnOptions how{.program = options.executable, .words = {"cenote"}, .pass = theirs.get()};
+  SpawnOptions how{.program = options.executable,
+                   .words = {"cenote"},
+                   .environment = caged_environment(own_environment()),
+                   .pass = theirs.get(),
+                   .own_session = true};
   how.words.insert(how.words.end(), options.arguments.begin(), options.arguments.end());
   how.words.insert(how.words.end(), {"--parent", std::to_string(::getpid())});
   auto started = spawn(how);
@@ -77,7 +81,10 @@ WorkerExit read_exit(int status, const std::string& last_words) {
 class Processes final : public WorkerProcesses {
  public:
   Processes(WorkerProcessOptions options, UniqueFd wake)
-      : options_(std::move(options)), wake_(std::move(wake)), thread_([this] { run(); }) {}
+      : options_(std::move(options)),
+        cages_(std::move(options_.cages)),
+        wake_(std::move(wake)),
+        thread_([this] { run(); }) {}
 
   ~Processes() override {
     {
@@ -143,6 +150,7 @@ class Processes final : public WorkerProcesses {
     Deadline answer_by = Deadline::never();
     bool answered = false, spawned = false, stop = false, asked_to_end = false, gone = false;
     std::optional<Deadline> kill_at;
+    HeldCage cage;
     Spawned process;
     std::vector<DeviceUse> use;
     remote::Silence silence;
@@ -242,6 +250,13 @@ class Processes final : public WorkerProcesses {
                             "it was ended before it started"});
       return;
     }
+    auto caged = cages_.make(worker.setup);
+    if (!caged) {
+      give_up(worker, std::move(caged).error());
+      return;
+    }
+    worker.cage = std::move(*caged);
+    worker.setup.cage = worker.cage.cage;
     auto process = spawn_worker(options_, worker.setup);
     if (!process) {
       give_up(worker, std::move(process).error());
@@ -308,7 +323,8 @@ class Processes final : public WorkerProcesses {
     return true;
   }
 
-  const WorkerProcessOptions options_;
+  WorkerProcessOptions options_;
+  Cages cages_;  ///< of the thread
   UniqueFd wake_;
   mutable std::mutex mutex_;
   OnExit told_;

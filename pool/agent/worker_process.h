@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/agent/cages.h"
 #include "pool/agent/worker_host.h"
 #include "runtime/deadline.h"
 #include "runtime/result.h"
@@ -23,6 +24,7 @@ struct WorkerProcessOptions {
   /// Workers report their load several times a second; one that says nothing for so long is stopped or hung,
   /// and is killed.
   Clock::duration silence = std::chrono::seconds(20);
+  Cages cages{};
 };
 
 /// All processes are made by one thread that lives as long as this object: the death signal of a child fires

@@ -123,6 +123,25 @@ transport::FabricOptions get_fabric(Reader& in) {
   return fabric;
 }
 
+void put_cage(Writer& out, const Cage& cage) {
+  out.put(cage.user).put(static_cast<std::uint32_t>(cage.groups.size()));
+  for (const auto group : cage.groups) out.put(group);
+  out.text(cage.cgroup).put(cage.threads);
+  out.put(static_cast<std::uint8_t>(cage.filtered)).put(static_cast<std::uint8_t>(cage.dumpable));
+}
+
+Cage get_cage(Reader& in) {
+  Cage cage;
+  cage.user = in.get<std::uint32_t>();
+  const auto groups = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < groups && !in.bad(); ++i) cage.groups.push_back(in.get<std::uint32_t>());
+  cage.cgroup = in.text();
+  cage.threads = in.get<std::uint64_t>();
+  cage.filtered = in.get<std::uint8_t>() != 0;
+  cage.dumpable = in.get<std::uint8_t>() != 0;
+  return cage;
+}
+
 }  // namespace
 
 Bytes encode_setup(const WorkerSetup& setup) {
@@ -140,6 +159,7 @@ Bytes encode_setup(const WorkerSetup& setup) {
   put_duration(out, setup.collectives.timeout);
   out.put(static_cast<std::uint8_t>(setup.log.level)).put(static_cast<std::uint8_t>(setup.log.format));
   out.text(setup.log.file);
+  put_cage(out, setup.cage);
   out.blob(setup.client_fabric_address);
   return out.take();
 }
@@ -168,6 +188,7 @@ Result<WorkerSetup> decode_setup(std::span<const std::byte> message) {
   setup.log.level = static_cast<LogLevel>(in.get<std::uint8_t>());
   setup.log.format = static_cast<LogFormat>(in.get<std::uint8_t>());
   setup.log.file = in.text();
+  setup.cage = get_cage(in);
   const auto address = in.blob();
   setup.client_fabric_address.assign(address.begin(), address.end());
   if (!in.finished()) return malformed("read worker setup");

@@ -35,6 +35,7 @@ Result<agent::AgentOptions> read_options(const Settings& settings, std::string n
   options.fabric = transport::fabric_options(settings);
   options.collectives = {settings.text("collective.algorithm"), settings.duration("collective.timeout")};
   CENOTE_ASSIGN(options.log, log_options(settings));
+  options.cage = agent::cage_options(settings);
   options.worker_timeout = settings.duration("worker.timeout");
   options.emulator_seed = settings.uinteger("emulator.seed");
   options.emulator_adversarial = settings.boolean("emulator.adversarial");

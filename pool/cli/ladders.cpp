@@ -15,6 +15,7 @@
 #include <iterator>
 #include <system_error>
 
+#include "pool/agent/cage_plan.h"
 #include "pool/agent/local_driver.h"
 #include "pool/cli/cli.h"
 #include "pool/cli/gpu_ladder.h"
@@ -131,6 +132,17 @@ Rung pid_descriptors() {
               "agents need Linux 5.3 or newer");
 }
 
+/// What an agent that this user starts here would hold its workers to.
+std::vector<Rung> cage_ladder(const Settings& settings) {
+  const std::string ladder = "worker's cage";
+  const auto plan = agent::plan_cage(agent::cage_options(settings));
+  if (!plan) return {rung(ladder, "user", false, plan.error().cause, plan.error().remedy)};
+  std::vector<Rung> rungs;
+  for (const auto& part : plan->rungs)
+    rungs.push_back(rung(ladder, std::string(part.name), part.taken, part.reason, part.remedy));
+  return rungs;
+}
+
 }  // namespace
 
 std::vector<Rung> machine_ladders(const Settings& settings) {
@@ -142,6 +154,7 @@ std::vector<Rung> machine_ladders(const Settings& settings) {
   rungs.push_back(locked_memory());
   rungs.push_back(open_files());
   rungs.push_back(pid_descriptors());
+  std::ranges::move(cage_ladder(settings), std::back_inserter(rungs));
   return rungs;
 }
 

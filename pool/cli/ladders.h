@@ -17,7 +17,8 @@ struct Rung {
   std::string remedy;  ///< what to do about it; "" = nothing needs to be done
 };
 
-/// GPU driver; GPU memory to the network card; same-host and other-host transports; what the process may do.
+/// GPU driver; GPU memory to the network card; same-host and other-host transports; what the process may do;
+/// what holds workers.
 std::vector<Rung> machine_ladders(const Settings& settings);
 /// tls.dir, the broker.
 std::vector<Rung> pool_ladders(const Settings& settings);

@@ -40,7 +40,7 @@ std::string log_of_a_session(LogLevel level) {
   setup.client_fabric_address = client->address();
   setup.log = {.level = level, .format = LogFormat::text, .file = folder.file("log")};
   {
-    const auto prepared = prepare_worker(setup);
+    const auto prepared = prepare_worker(setup, worker_log(setup).value());
     EXPECT_TRUE(prepared) << prepared.error().message();
     if (!prepared) return {};
     CancelFlag cancel;

@@ -42,6 +42,8 @@ WorkerSetup a_setup() {
   setup.collectives = {"ring", std::chrono::seconds(7)};
   setup.client_fabric_address = Bytes(40, std::byte{5});
   setup.channel = 12;
+  setup.cage = {
+      .user = 7, .groups = {44, 109}, .cgroup = "/g", .threads = 9, .filtered = true, .dumpable = false};
   return setup;
 }
 
@@ -73,6 +75,12 @@ TEST(WorkerWire, ASetupArrivesAsItWasSent) {
   EXPECT_EQ(got->log.level, LogLevel::debug);
   EXPECT_EQ(got->log.format, LogFormat::json);
   EXPECT_EQ(got->log.file, "/var/log/cenote");
+  EXPECT_EQ(got->cage.user, 7U);
+  EXPECT_EQ(got->cage.groups, sent.cage.groups);
+  EXPECT_EQ(got->cage.cgroup, "/g");
+  EXPECT_EQ(got->cage.threads, 9U);
+  EXPECT_TRUE(got->cage.filtered);
+  EXPECT_FALSE(got->cage.dumpable);
   EXPECT_EQ(got->collectives.algorithm, "ring");
   EXPECT_EQ(got->collectives.timeout, std::chrono::seconds(7));
   EXPECT_EQ(got->client_fabric_address, sent.client_fabric_address);
