@@ -7,6 +7,7 @@ cenote_test(pool_state_test
   USES cenote_pool_core)
 cenote_test(pool_core_test
   SOURCES unit/pool/store_test.cpp unit/pool/journal_test.cpp unit/pool/broker_core_test.cpp
+          unit/pool/broker_disk_test.cpp
   USES cenote_pool_core)
 if(CENOTE_WITH_GRPC)
   cenote_test(pool_client_test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "pool/scheduler/place.h"
 #include "runtime/log.h"
@@ -11,7 +12,7 @@
 namespace cenote::pool {
 namespace {
 
-constexpr auto kAudience = "broker";
+constexpr auto kPatience = std::chrono::milliseconds(50);
 constexpr std::size_t kMaxDeferred = 100'000;
 
 Result<std::string> random_id() {
@@ -79,23 +80,60 @@ BrokerCore::BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, L
       clock_(clock),
       log_(log),
       policy_(policy),
-      started_monotonic_ms_(clock.monotonic_ms()) {}
+      started_monotonic_ms_(clock.monotonic_ms()),
+      seen_(journal_.state()) {}
+
+// The same commands at the same time on the same state: the same outcome. Where the store has more than was
+// told (Journal::commit), or less, what it has counts.
+void BrokerCore::publish(std::span<const Command> commands, std::int64_t now_ms) {
+  const std::lock_guard lock(seen_mutex_);
+  for (const auto& command : commands) {
+    if (apply(seen_, command, now_ms)) continue;
+    seen_ = journal_.state();
+    return;
+  }
+}
+
+Result<void> BrokerCore::write(std::span<const Command> commands) {
+  const auto now = clock_.unix_ms();
+  const auto failures = journal_.store_failures();
+  auto events = journal_.commit(commands, now);
+  if (events) {
+    publish(commands, now);
+    log_events(*events);
+    return {};
+  }
+  if (journal_.store_failures() != failures) {
+    if (!std::exchange(store_failed_, true)) log_.write(LogLevel::error, events.error());
+    const std::lock_guard lock(seen_mutex_);
+    seen_ = journal_.state();
+  }
+  return fail(std::move(events).error());
+}
+
+// An outage of the store was one of the broker: nobody could renew. So it ends as one does, in a new term.
+Result<void> BrokerCore::recover_store() {
+  if (!store_failed_) return {};
+  const Command start = command::StartTerm{journal_.state().term + 1, policy_.grace_ms, policy_.drift_ms};
+  CENOTE_TRY(write(std::span(&start, 1)));
+  store_failed_ = false;
+  log_.info("the store can be written again");
+  return {};
+}
 
 Result<void> BrokerCore::commit(std::span<const Command> commands) {
-  auto events = journal_.commit(commands, clock_.unix_ms());
-  if (!events) return fail(std::move(events).error());
-  log_events(*events);
+  CENOTE_TRY(recover_store());
+  CENOTE_TRY(write(commands));
   if (auto compacted = journal_.compact(); !compacted) log_.write(LogLevel::warn, compacted.error());
   return {};
 }
 
 /// For decisions that nobody waits for: what cannot be logged now comes up again at the next tick.
-void BrokerCore::commit_or_keep(std::vector<Command> commands) {
-  if (commands.empty()) return;
+bool BrokerCore::commit_or_keep(std::vector<Command> commands) {
+  if (commands.empty()) return true;
   auto done = commit(commands);
-  auto cause = done ? std::string() : done.error().message();
-  if (!done && cause != last_store_error_) log_.write(LogLevel::error, done.error());
-  last_store_error_ = std::move(cause);
+  if (!done && !store_failed_) log_.write(LogLevel::error, done.error());
+  return done.has_value();
 }
 
 void BrokerCore::log_events(std::span<const Event> events) {
@@ -140,19 +178,29 @@ void BrokerCore::hear(const std::string& agent) {
   load_.reachable.insert(agent);
 }
 
-Result<AgentWelcome> BrokerCore::register_agent(const AgentHello& hello) {
-  const std::lock_guard lock(mutex_);
-  const auto& agents = journal_.state().agents;
-  const auto known = agents.find(hello.name);
-  bool same = known != agents.end() && known->second.instance == hello.instance && known->second.alive &&
-              known->second.endpoint == hello.endpoint &&
-              known->second.devices.size() == hello.devices.size();
-  for (std::size_t i = 0; same && i < hello.devices.size(); ++i) {
-    same = journal_.state().devices.at(known->second.devices[i]).spec == hello.devices[i];
+bool BrokerCore::is_known(const AgentHello& hello) const {
+  const auto known = seen_.agents.find(hello.name);
+  if (known == seen_.agents.end() || known->second.instance != hello.instance || !known->second.alive ||
+      known->second.endpoint != hello.endpoint || known->second.devices.size() != hello.devices.size()) {
+    return false;
   }
-  if (!same) {  // an agent that only meets a new broker is not worth a record
-    const Command join = command::RegisterAgent{hello.name, hello.endpoint, hello.instance, hello.devices};
-    CENOTE_TRY(commit(std::span(&join, 1)));
+  for (std::size_t i = 0; i < hello.devices.size(); ++i) {
+    if (seen_.devices.at(known->second.devices[i]).spec != hello.devices[i]) return false;
+  }
+  return true;
+}
+
+// An agent that only meets a new broker is not worth a record.
+Result<AgentWelcome> BrokerCore::register_agent(const AgentHello& hello) {
+  std::unique_lock seen(seen_mutex_);
+  if (!is_known(hello)) {
+    seen.unlock();
+    {
+      const std::lock_guard lock(mutex_);
+      const Command join = command::RegisterAgent{hello.name, hello.endpoint, hello.instance, hello.devices};
+      CENOTE_TRY(commit(std::span(&join, 1)));
+    }
+    seen.lock();
   }
   hear(hello.name);
   auto& life = lives_[hello.name];
@@ -160,7 +208,7 @@ Result<AgentWelcome> BrokerCore::register_agent(const AgentHello& hello) {
   life.loads.clear();
   return AgentWelcome{policy_.heartbeat_ms,
                       policy_.grace_ms,
-                      journal_.state().term,
+                      seen_.term,
                       key_.public_key(),
                       leases_to_end(hello.name, hello.live),
                       floors(hello.name)};
@@ -168,7 +216,7 @@ Result<AgentWelcome> BrokerCore::register_agent(const AgentHello& hello) {
 
 std::vector<std::string> BrokerCore::leases_to_end(const std::string& agent,
                                                    const std::vector<LiveLease>& live) const {
-  const auto& state = journal_.state();
+  const auto& state = seen_;
   std::set<std::string> ends;
   for (const auto& uuid : state.agents.at(agent).devices) {
     for (const auto& holder : state.devices.at(uuid).holders) {
@@ -190,20 +238,19 @@ std::vector<std::string> BrokerCore::leases_to_end(const std::string& agent,
 
 std::vector<DeviceFloor> BrokerCore::floors(const std::string& agent) const {
   std::vector<DeviceFloor> floors;
-  for (const auto& uuid : journal_.state().agents.at(agent).devices) {
-    floors.push_back({uuid, floor_of(journal_.state(), uuid)});
+  for (const auto& uuid : seen_.agents.at(agent).devices) {
+    floors.push_back({uuid, floor_of(seen_, uuid)});
   }
   return floors;
 }
 
 /// What the ends that an agent reports mean for the state.
-std::vector<Command> BrokerCore::after_ends(const AgentPulse& pulse) const {
+std::vector<Command> BrokerCore::after_ends(const State& state, const AgentPulse& pulse) {
   std::vector<Command> commands;
   std::set<std::string> seen;
   for (const auto& [id, reason] : pulse.ended) {
-    const auto found = journal_.state().leases.find(id);
-    if (found == journal_.state().leases.end() || !holds_on(found->second, pulse.name) ||
-        !seen.insert(id).second) {
+    const auto found = state.leases.find(id);
+    if (found == state.leases.end() || !holds_on(found->second, pulse.name) || !seen.insert(id).second) {
       continue;  // confirmed before, or reclaimed
     }
     if (!found->second.ended) {
@@ -218,7 +265,7 @@ std::vector<Command> BrokerCore::after_ends(const AgentPulse& pulse) const {
 void BrokerCore::take_loads(const AgentPulse& pulse) {
   auto& life = lives_[pulse.name];
   life.loads.clear();
-  const auto& devices = journal_.state().devices;
+  const auto& devices = seen_.devices;
   for (const auto& load : pulse.loads) {
     const auto device = devices.find(load.device);
     if (device == devices.end() || device->second.agent != pulse.name) continue;  // not its own
@@ -229,48 +276,58 @@ void BrokerCore::take_loads(const AgentPulse& pulse) {
 }
 
 Result<PulseAnswer> BrokerCore::heartbeat(const AgentPulse& pulse) {
-  const std::lock_guard lock(mutex_);
-  const auto& agents = journal_.state().agents;
-  const auto known = agents.find(pulse.name);
-  const auto life = lives_.find(pulse.name);
-  PulseAnswer answer;
-  if (known == agents.end() || known->second.instance != pulse.instance || life == lives_.end() ||
-      !life->second.registered) {
-    answer.register_again = true;
-    return answer;
-  }
-  hear(pulse.name);
-  std::vector<Command> commands;
-  if (!known->second.alive) commands.emplace_back(command::RecoverAgent{pulse.name});
-  commit_or_keep(std::move(commands));
-  if (auto ends = after_ends(pulse); !ends.empty()) {
-    if (auto done = commit(ends); !done) {
-      // The agent tells it once: keep it until the log has it.
-      for (const auto& [id, reason] : pulse.ended) {
-        if (deferred_.size() < kMaxDeferred) deferred_.emplace(std::pair(id, pulse.name), reason);
-      }
-      log_.write(LogLevel::error, done.error());
+  {
+    const std::lock_guard seen(seen_mutex_);
+    const auto known = seen_.agents.find(pulse.name);
+    const auto life = lives_.find(pulse.name);
+    if (known == seen_.agents.end() || known->second.instance != pulse.instance || life == lives_.end() ||
+        !life->second.registered) {
+      PulseAnswer answer;
+      answer.register_again = true;
+      return answer;
     }
+    hear(pulse.name);
+    // The agent tells it once: kept until the log has it.
+    for (const auto& [id, reason] : pulse.ended) {
+      if (deferred_.size() < kMaxDeferred) deferred_.emplace(std::pair(id, pulse.name), reason);
+    }
+    if (!known->second.alive) recovered_.insert(pulse.name);
+    take_loads(pulse);
   }
-  take_loads(pulse);
+  // While the store takes its time over something else, the tick after that logs it.
+  if (const std::unique_lock lock(mutex_, kPatience); lock) log_heard();
+  const std::lock_guard seen(seen_mutex_);
+  PulseAnswer answer;
   answer.end_leases = leases_to_end(pulse.name, pulse.live);
   for (const auto& [id, epoch] : pulse.live) {
-    const auto lease = journal_.state().leases.find(id);
-    if (lease != journal_.state().leases.end() && !lease->second.ended) {
+    const auto lease = seen_.leases.find(id);
+    if (lease != seen_.leases.end() && !lease->second.ended)
       answer.renewed.push_back({id, lease->second.expires_ms});
-    }
   }
   answer.floors = floors(pulse.name);
   return answer;
 }
 
-void BrokerCore::confirm_deferred() {
-  for (auto entry = deferred_.begin(); entry != deferred_.end();) {
-    const auto& [id, agent] = entry->first;
-    const auto commands =
-        after_ends({.name = agent, .instance = {}, .live = {}, .ended = {{id, entry->second}}, .loads = {}});
-    if (!commands.empty() && !commit(commands)) return;
-    entry = deferred_.erase(entry);
+void BrokerCore::log_heard() {
+  std::vector<Command> commands;
+  std::map<std::pair<std::string, std::string>, std::string> ends;
+  {
+    const std::lock_guard seen(seen_mutex_);
+    for (const auto& name : std::exchange(recovered_, {})) {
+      const auto& agents = journal_.state().agents;
+      if (const auto known = agents.find(name); known != agents.end() && !known->second.alive)
+        commands.emplace_back(command::RecoverAgent{name});
+    }
+    ends = deferred_;
+  }
+  commit_or_keep(std::move(commands));
+  for (const auto& [whose, reason] : ends) {
+    const auto& [id, agent] = whose;
+    const auto logged = after_ends(
+        journal_.state(), {.name = agent, .instance = {}, .live = {}, .ended = {{id, reason}}, .loads = {}});
+    if (!logged.empty() && !commit_or_keep(logged)) return;
+    const std::lock_guard seen(seen_mutex_);
+    deferred_.erase(whose);
   }
 }
 
@@ -295,14 +352,19 @@ Result<LeaseView> BrokerCore::request(const LeaseAsk& ask) {
   if (const auto known = state.requests.find({ask.client, request_id}); known != state.requests.end()) {
     return granted_before(ask, known->second);
   }
-  load_.now_ms = clock_.unix_ms();
-  CENOTE_ASSIGN(auto placement, place(state, load_, {ask.gpus, ask.model, ask.memory_bytes}));
+  const auto now = clock_.unix_ms();
+  const auto decide = [&] {
+    const std::lock_guard seen(seen_mutex_);
+    load_.now_ms = now;
+    return place(state, load_, {ask.gpus, ask.model, ask.memory_bytes});
+  };
+  CENOTE_ASSIGN(auto placement, decide());
   CENOTE_ASSIGN(auto id, random_id());
   const Command grant = command::Grant{.lease_id = id,
                                        .request_id = request_id,
                                        .client = ask.client,
                                        .client_key = ask.client_key,
-                                       .expires_ms = load_.now_ms + length,
+                                       .expires_ms = now + length,
                                        .note = ask.note,
                                        .reason = std::move(placement.reason),
                                        .shares = std::move(placement.shares)};
@@ -311,7 +373,7 @@ Result<LeaseView> BrokerCore::request(const LeaseAsk& ask) {
       done.error().remedy = "leases in force go on; new ones need the broker's log";
     return fail(std::move(done).error());
   }
-  return signed_view(id);
+  return signed_view(state, id);
 }
 
 Result<LeaseView> BrokerCore::granted_before(const LeaseAsk& ask, const GrantedRequest& request) const {
@@ -325,25 +387,7 @@ Result<LeaseView> BrokerCore::granted_before(const LeaseAsk& ask, const GrantedR
                       "it was granted as lease " + request.lease_id + ", which has ended"}
                     .fix("ask with a new request id"));
   }
-  return signed_view(request.lease_id);
-}
-
-Result<LeaseView> BrokerCore::renew(const std::string& lease_id, std::int64_t ttl_ms, const Proof& proof) {
-  CENOTE_ASSIGN(const auto length, ttl(ttl_ms));
-  const std::lock_guard lock(mutex_);
-  const auto& leases = journal_.state().leases;
-  const auto found = leases.find(lease_id);
-  if (found == leases.end()) {
-    return fail(
-        Error{ErrorCode::not_found, "renew lease " + lease_id, "there is no such lease: it has ended"}.fix(
-            "lease again"));
-  }
-  const auto now = clock_.unix_ms();
-  CENOTE_TRY(check_proof(found->second.client_key, "renew", lease_id, kAudience, proof, now));
-  const Command renewal =
-      command::Renew{lease_id, std::max(found->second.expires_ms, now + length), proof.unix_ms};
-  CENOTE_TRY(commit(std::span(&renewal, 1)));
-  return signed_view(lease_id);
+  return signed_view(journal_.state(), request.lease_id);
 }
 
 Result<void> BrokerCore::release(const std::string& lease_id, const Proof& proof) {
@@ -352,93 +396,22 @@ Result<void> BrokerCore::release(const std::string& lease_id, const Proof& proof
   const auto found = state.leases.find(lease_id);
   const auto now = clock_.unix_ms();
   if (found != state.leases.end()) {
-    CENOTE_TRY(check_proof(found->second.client_key, "release", lease_id, kAudience, proof, now));
+    CENOTE_TRY(check_proof(found->second.client_key, "release", lease_id, kBrokerAudience, proof, now));
     if (found->second.ended) return {};
     const Command end = command::End{lease_id, EndCause::released, "released by its client", proof.unix_ms};
     return commit(std::span(&end, 1));
   }
   for (const auto& [key, request] : state.requests) {
     if (request.lease_id == lease_id) {
-      return check_proof(request.client_key, "release", lease_id, kAudience, proof, now);
+      return check_proof(request.client_key, "release", lease_id, kBrokerAudience, proof, now);
     }
   }
   return fail(ErrorCode::not_found, "release lease " + lease_id, "there is no such lease");
 }
 
-LeaseView BrokerCore::view(const std::string& id, const Lease& lease) const {
-  LeaseView view{id, lease.client, lease.note, lease.reason, lease.granted_ms, lease.expires_ms, {}, {}};
-  for (const auto& share : lease.shares) {
-    const auto& device = journal_.state().devices.at(share.device);
-    const auto agent = journal_.state().agents.find(share.agent);
-    view.devices.push_back({device.spec, share,
-                            agent == journal_.state().agents.end() ? std::string() : agent->second.endpoint});
-  }
-  return view;
-}
-
-// The token follows from the state alone, and Ed25519 is deterministic: a request repeated gets the same
-// bytes.
-Result<LeaseView> BrokerCore::signed_view(const std::string& id) const {
-  const auto& lease = journal_.state().leases.at(id);
-  auto answer = view(id, lease);
-  LeaseToken token{.lease_id = id,
-                   .client = lease.client,
-                   .client_key = lease.client_key,
-                   .isolation = Isolation::time_slice,
-                   .not_before_unix_ms = lease.granted_ms,
-                   .expires_unix_ms = lease.expires_ms,
-                   .devices = {}};
-  for (const auto& share : lease.shares) {
-    token.devices.push_back(
-        {share.device, share.agent, share.memory_bytes, share.compute_millis, share.epoch});
-  }
-  CENOTE_ASSIGN(answer.token, seal(token, key_));
-  return answer;
-}
-
-std::vector<LeaseView> BrokerCore::list() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<LeaseView> leases;
-  for (const auto& [id, lease] : journal_.state().leases) {
-    if (!lease.ended) leases.push_back(view(id, lease));
-  }
-  return leases;
-}
-
-TopView BrokerCore::top() const {
-  TopView top;
-  top.leases = list();
-  const std::lock_guard lock(mutex_);
-  const auto& state = journal_.state();
-  top.now_ms = clock_.unix_ms();
-  top.term = state.term;
-  for (const auto& [name, agent] : state.agents) {
-    const auto life = lives_.find(name);
-    auto& shown = top.agents.emplace_back(AgentView{name,
-                                                    agent.endpoint,
-                                                    agent.alive && load_.reachable.contains(name),
-                                                    life == lives_.end() ? 0 : life->second.heard_unix_ms,
-                                                    {}});
-    const auto row = [&](const std::string& uuid, const std::string& lease) {
-      DeviceView view{state.devices.at(uuid).spec, lease, {.device = uuid, .lease_id = lease}};
-      if (life != lives_.end()) {
-        for (const auto& load : life->second.loads) {
-          if (load.device == uuid && load.lease_id == lease) view.load = load;
-        }
-      }
-      shown.devices.push_back(std::move(view));
-    };
-    for (const auto& uuid : agent.devices) {
-      const auto& holders = state.devices.at(uuid).holders;
-      for (const auto& holder : holders) row(uuid, holder.lease);
-      if (holders.empty()) row(uuid, "");
-    }
-  }
-  return top;
-}
-
 /// Everything that time alone decides.
 std::vector<Command> BrokerCore::due(std::int64_t now_ms) const {
+  const std::lock_guard seen(seen_mutex_);
   const auto& state = journal_.state();
   std::map<std::string, std::int64_t> dead;
   std::vector<Command> commands;
@@ -472,17 +445,24 @@ std::vector<Command> BrokerCore::due(std::int64_t now_ms) const {
 
 void BrokerCore::tick() {
   const std::lock_guard lock(mutex_);
-  confirm_deferred();
-  const auto commands = due(clock_.unix_ms());
-  for (const auto& command : commands) {
-    if (const auto* lost = std::get_if<command::LoseAgent>(&command)) load_.reachable.erase(lost->name);
+  // What is due while the store cannot be written is judged anew when it can.
+  const bool writable = recover_store().has_value();
+  if (writable) {
+    log_heard();
+    commit_renewals();  // first who has asked to renew, then those who have not
   }
-  commit_or_keep(commands);
+  const auto commands = due(clock_.unix_ms());
+  {
+    const std::lock_guard seen(seen_mutex_);
+    for (const auto& command : commands)
+      if (const auto* lost = std::get_if<command::LoseAgent>(&command)) load_.reachable.erase(lost->name);
+  }
+  if (writable) commit_or_keep(commands);
 }
 
 State BrokerCore::state() const {
-  const std::lock_guard lock(mutex_);
-  return journal_.state();
+  const std::lock_guard seen(seen_mutex_);
+  return seen_;
 }
 
 }  // namespace cenote::pool

@@ -1,7 +1,8 @@
 // BrokerCore: state, scheduler, store and clock as one thread-safe object; what the gRPC service calls.
 //
-// Every decision is durable before the call that made it returns. While the store cannot be written, calls
-// that decide fail with its reason; leases in force go on, heartbeats are answered.
+// Every decision is durable before the call that made it returns, and before anybody sees it. While the store
+// cannot be written, calls that decide fail with its reason; leases in force go on, heartbeats are answered.
+// While it is slow, calls that decide wait for it in turn, renewals together; the others wait for nothing.
 #pragma once
 
 #include <map>
@@ -23,6 +24,9 @@ class Logger;
 }
 
 namespace cenote::pool {
+
+/// What the proofs of those who call a broker name.
+inline constexpr auto kBrokerAudience = "broker";
 
 class BrokerCore {
  public:
@@ -52,6 +56,8 @@ class BrokerCore {
 
   /// For tests and the trace simulator: a copy.
   [[nodiscard]] State state() const;
+  /// Renewals that wait for the store.
+  [[nodiscard]] std::size_t renewals_waiting() const;
 
  private:
   struct AgentLife {
@@ -63,35 +69,59 @@ class BrokerCore {
 
   BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log, BrokerPolicy policy);
 
-  // All of these expect the lock to be held.
+  /// A renewal of somebody who waits for the store.
+  struct Renewal {
+    const std::string& lease_id;
+    std::int64_t length_ms;
+    const Proof& proof;
+    bool done = false;
+    Result<LeaseView> answer = LeaseView{};
+  };
+
+  // These expect mutex_ to be held.
+  Result<void> write(std::span<const Command> commands);
+  Result<void> recover_store();
+  void publish(std::span<const Command> commands, std::int64_t now_ms);
+  void commit_renewals();
   Result<void> commit(std::span<const Command> commands);
-  void commit_or_keep(std::vector<Command> commands);
+  bool commit_or_keep(std::vector<Command> commands);  ///< true = it is logged
   void log_events(std::span<const Event> events);
+  [[nodiscard]] std::vector<Command> due(std::int64_t now_ms) const;
+  void log_heard();
+  Result<LeaseView> granted_before(const LeaseAsk& ask, const GrantedRequest& request) const;
+  // These are of the state that they are given.
+  static Result<Command> renewal_command(const State& state, const Renewal& renewal, std::int64_t now_ms);
+  static std::vector<Command> after_ends(const State& state, const AgentPulse& pulse);
+  static LeaseView view(const State& state, const std::string& id, const Lease& lease);
+  [[nodiscard]] Result<LeaseView> signed_view(const State& state, const std::string& id) const;
+  [[nodiscard]] Result<std::int64_t> ttl(std::int64_t asked_ms) const;
+  // These expect seen_mutex_ to be held.
   [[nodiscard]] std::vector<std::string> leases_to_end(const std::string& agent,
                                                        const std::vector<LiveLease>& live) const;
   [[nodiscard]] std::vector<DeviceFloor> floors(const std::string& agent) const;
-  [[nodiscard]] std::vector<Command> after_ends(const AgentPulse& pulse) const;
-  [[nodiscard]] std::vector<Command> due(std::int64_t now_ms) const;
+  [[nodiscard]] bool is_known(const AgentHello& hello) const;
   void hear(const std::string& agent);
   void take_loads(const AgentPulse& pulse);
-  void confirm_deferred();
-  Result<LeaseView> granted_before(const LeaseAsk& ask, const GrantedRequest& request) const;
-  [[nodiscard]] LeaseView view(const std::string& id, const Lease& lease) const;
-  [[nodiscard]] Result<LeaseView> signed_view(const std::string& id) const;
-  Result<std::int64_t> ttl(std::int64_t asked_ms) const;
 
-  mutable std::mutex mutex_;
-  Journal journal_;
+  /// Of who decides; held while the store writes. Never taken by who has seen_mutex_.
+  mutable std::timed_mutex mutex_;
+  Journal journal_;            ///< its state may be ahead of what is durable while somebody has mutex_
+  bool store_failed_ = false;  ///< at its last commit
   const KeyPair key_;
   const BrokerClock& clock_;
   Logger& log_;
   const BrokerPolicy policy_;
   const std::int64_t started_monotonic_ms_;
+
+  mutable std::mutex seen_mutex_;  ///< of all below; nobody waits while holding it
+  State seen_;                     ///< what is durable: the journal's state, but for what is being written
   std::map<std::string, AgentLife> lives_;
   LoadSnapshot load_;
-  /// Ends that agents confirmed while the store was failing: (lease, agent) and the reason.
+  std::set<std::string> recovered_;  ///< agents that are heard again, until the log has it
+  /// Ends that agents confirmed, until the log has them: (lease, agent) and the reason.
   std::map<std::pair<std::string, std::string>, std::string> deferred_;
-  std::string last_store_error_;
+  mutable std::mutex renewals_mutex_;
+  std::vector<Renewal*> renewals_;
 };
 
 }  // namespace cenote::pool

@@ -50,7 +50,12 @@ Result<void> Journal::replay() {
 // which may be the records all the same (a commit can be durable and its last step fail). Their sequences
 // would then be refused for ever, and what is in the log counts after the next restart: so it counts now.
 Result<std::vector<Event>> Journal::commit(std::span<const Command> commands, std::int64_t now_ms) {
-  if (in_doubt_) CENOTE_TRY(read());
+  if (in_doubt_) {
+    if (auto known = read(); !known) {
+      ++store_failures_;
+      return fail(std::move(known).error());
+    }
+  }
   std::vector<Event> events;
   std::vector<Record> records;
   const auto undo = [&](Error cause) -> tl::unexpected<Error> {
@@ -69,6 +74,7 @@ Result<std::vector<Event>> Journal::commit(std::span<const Command> commands, st
     auto error = std::move(written).error();
     error.cause = "the decision cannot be logged: " + error.cause;
     in_doubt_ = true;
+    ++store_failures_;
     if (read()) return fail(std::move(error));
     return undo(std::move(error));  // it cannot be read either: the next commit looks again
   }

@@ -26,6 +26,9 @@ class Journal {
   /// append failed counts, though nobody was told: who asks again finds it.
   Result<std::vector<Event>> commit(std::span<const Command> commands, std::int64_t now_ms);
 
+  /// How often the store has refused a commit.
+  [[nodiscard]] std::uint64_t store_failures() const { return store_failures_; }
+
   /// Writes a snapshot when enough records have gathered. A failure loses nothing: the log goes on.
   Result<void> compact();
 
@@ -41,6 +44,7 @@ class Journal {
   std::vector<Record> tail_;  ///< ...and what came after it: the state before a commit that failed
   std::uint64_t last_ = 0;
   std::uint64_t compact_at_ = 0;
+  std::uint64_t store_failures_ = 0;
   bool in_doubt_ = false;  ///< an append failed, and the store could not say what it holds
   State state_;
 };
