@@ -34,6 +34,7 @@ cenote_fuzzer(journal RUNS 100000 SOURCES fuzz/journal.cpp UNDER pool/state/stat
   USES cenote_runtime)
 cenote_fuzzer(settings RUNS 4000 SOURCES fuzz/settings.cpp UNDER runtime/settings.cpp runtime/setting_values.cpp
   USES cenote_runtime)
+cenote_fuzzer(launcher RUNS 30000 SOURCES fuzz/launcher.cpp UNDER runtime/launcher_lists.cpp USES cenote_runtime)
 cenote_fuzzer(lease_token RUNS 30000 SOURCES fuzz/lease_token.cpp UNDER pool/lease_token.cpp
   USES cenote_runtime OpenSSL::Crypto)
 cenote_fuzzer(tcp_stream RUNS 10000 SOURCES fuzz/tcp_stream.cpp
