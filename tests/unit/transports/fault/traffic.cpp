@@ -35,7 +35,7 @@ class Half {
     return any;
   }
   [[nodiscard]] bool all_came() const {
-    return posted() == operations_ && completed_ == to_complete_ && messages_ == sent_.size() &&
+    return !failed_ && posted() == operations_ && completed_ == to_complete_ && messages_ == sent_.size() &&
            counted_ == signalled_;
   }
   [[nodiscard]] std::string state() const {
