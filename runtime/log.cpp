@@ -38,9 +38,32 @@ std::string now_text() {
                      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms);
 }
 
+/// Bytes of the well-formed UTF-8 sequence that `text` begins with (RFC 3629); 0: there is none.
+std::size_t utf8_sequence(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
+  const bool surrogate = first == 0xed && byte(1) >= 0xa0;
+  const bool beyond = first == 0xf4 && byte(1) >= 0x90;
+  return overlong || surrogate || beyond ? 0 : length;
+}
+
+/// JSON is UTF-8 throughout: a byte that belongs to no character becomes U+FFFD.
 void append_json(std::string& out, std::string_view text) {
   out += '"';
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) >= 0x80) {
+      const auto length = utf8_sequence(text.substr(i));
+      out += length == 0 ? std::string_view("\\ufffd") : text.substr(i, length);
+      i += length == 0 ? 0 : length - 1;
+      continue;
+    }
     switch (c) {
       case '"':
         out += "\\\"";

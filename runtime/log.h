@@ -5,6 +5,7 @@
 // communicator; debug, in proportion to objects (connections, regions); trace, to operations. Messages are
 // lower case, fields are "name value" without '=', so that a double click selects the value.
 //
+// Each line of the JSON format is one valid object, whatever bytes a message holds.
 // Thread-safe. A line that cannot be written (disk full) is dropped and counted, never reported by throwing.
 #pragma once
 

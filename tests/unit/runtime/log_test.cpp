@@ -5,6 +5,8 @@
 
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -119,6 +121,35 @@ TEST(Log, LevelsSurviveTheirText) {
   for (const auto level : {LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug, LogLevel::trace})
     EXPECT_EQ(*parse_log_level(to_string(level)), level);
   EXPECT_FALSE(parse_log_level("INFO"));
+}
+
+TEST(Log, EveryJsonLineParsesWhateverBytesAreInIt) {
+  const auto to = capture(LogLevel::info, LogFormat::json, "agent \xff");
+  std::mt19937 random(11);
+  std::vector<std::string> texts{"\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",  // as it is
+                                 "\xc0\xaf",                                         // overlong
+                                 "\xed\xa0\x80",                                     // a surrogate
+                                 "\xf4\x90\x80\x80",  // beyond the last character
+                                 "cut \xe2\x82",
+                                 std::string("a\0b\x7f\n\t\"\\\x1b[31m", 14)};
+  for (int i = 0; i < 2000; ++i) {
+    std::string text(random() % 12, ' ');
+    // Mostly such bytes as sequences are made of.
+    for (auto& c : text) c = static_cast<char>(random() % 3 == 0 ? random() % 256 : 0x80 + random() % 128);
+    texts.push_back(std::move(text));
+  }
+  for (const auto& text : texts) to->log->write(LogLevel::info, text, {{"field", text}});
+  ASSERT_THAT(to->lines, SizeIs(texts.size()));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(to->lines[i].find('\n'), std::string::npos);
+    const auto line = nlohmann::json::parse(to->lines[i], nullptr, false);
+    ASSERT_TRUE(line.is_object()) << to->lines[i];
+    EXPECT_EQ(line["message"], line["field"]);
+    EXPECT_EQ(line["component"], "agent \xef\xbf\xbd");
+  }
+  EXPECT_EQ(nlohmann::json::parse(to->lines[0])["message"], texts[0]);
+  EXPECT_EQ(nlohmann::json::parse(to->lines[5])["message"], texts[5]);
+  EXPECT_EQ(nlohmann::json::parse(to->lines[4])["message"], "cut \xef\xbf\xbd\xef\xbf\xbd");
 }
 
 }  // namespace
