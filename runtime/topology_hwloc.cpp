@@ -20,8 +20,9 @@ struct Destroy {
 using Handle = std::unique_ptr<hwloc_topology, Destroy>;
 
 constexpr std::string_view stage = "read the machine's topology";
-// Plugins that an installed Open MPI brings: pci finds what is found without it, and leaks its table of names;
-// the others start a graphics or OpenCL driver inside this process. One that is not there cannot be refused.
+// Plugins that an installed Open MPI brings: pci finds what is found without it, and leaks its table of
+// names; the others start a graphics or OpenCL driver inside this process. One that is not there cannot be
+// refused.
 constexpr const char* unwanted[] = {"pci", "gl", "opencl"};
 constexpr std::size_t most_xml = std::size_t{64} << 20U;
 

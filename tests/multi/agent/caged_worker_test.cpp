@@ -138,7 +138,8 @@ TEST_F(CagedWorker, GivesItsUserBackHoweverItEnds) {
   work.reset();
   lease.reset();
   ASSERT_TRUE(eventually([&] { return cluster->idle(); }));
-  auto again = client->lease({.gpus = 4, .ttl = std::chrono::minutes(10), .wait = std::chrono::minutes(1)}, patience());
+  auto again = client->lease({.gpus = 4, .ttl = std::chrono::minutes(10), .wait = std::chrono::minutes(1)},
+                             patience());
   ASSERT_TRUE(again) << again.error().message();
   auto opened = CountingWork::open(**again, patience());
   ASSERT_TRUE(opened) << opened.error().message();

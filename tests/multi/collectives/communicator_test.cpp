@@ -95,8 +95,7 @@ TEST(Communicator, ListsWhatIsInFlightInTheLedgerWithTheRankItWaitsFor) {
     }
     EXPECT_TRUE(reduce().has_value());
     if (communicator.rank() == 0) {
-      for (const auto& ledger : own_ledgers(2))
-        EXPECT_TRUE(ledger.rank != 0 || ledger.rows.empty());
+      for (const auto& ledger : own_ledgers(2)) EXPECT_TRUE(ledger.rank != 0 || ledger.rows.empty());
     }
     EXPECT_TRUE(finish(communicator, communicator.barrier()).has_value());
   });
