@@ -5,7 +5,7 @@
 cenote_room(agent_core
   SOURCES agent/lease_gate.cpp agent/core.cpp agent/heartbeat_loop.cpp agent/worker_wire.cpp
           agent/worker_process.cpp agent/device_lock.cpp agent/cage.cpp agent/system_calls.cpp agent/cage_plan.cpp
-          agent/worker_groups.cpp agent/cages.cpp
+          agent/worker_groups.cpp agent/cages.cpp agent/agent_metrics.cpp
   USES cenote_pool_core cenote_runtime PkgConfig::seccomp fmt::fmt)
 
 cenote_room(client_core

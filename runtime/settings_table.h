@@ -95,6 +95,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"broker.agent_dead", SettingType::duration, "15s", "20ms..1d", "", "silence after which the leases that touch an agent end"},
     {"broker.grace", SettingType::duration, "10m", "0s..1d", "", "how long agents keep leases alive while the broker is unreachable"},
     {"broker.clock_drift", SettingType::duration, "2s", "0s..10m", "", "largest difference of clocks between machines that leases allow for"},
+    {"broker.metrics", SettingType::text, "", "", "", "host:port where the broker answers Prometheus (plain HTTP, whoever asks); empty = nowhere"},
     // agent
     {"agent.listen", SettingType::text, "127.0.0.1:0", "", "", "address that the agent listens on; port 0 = any free one"},
     {"agent.advertise", SettingType::text, "", "", "", "address that the agent tells clients; empty = the one it listens on"},
@@ -106,6 +107,7 @@ inline constexpr SettingDescription settings_table[] = {
     {"agent.cage.memory", SettingType::size, "0", "", "", "most memory of a worker, beside what its emulated cards have, where there is such a cgroup; 0 = 4 GiB for each of its GPUs"},
     {"agent.cage.threads", SettingType::unsigned_integer, "4096", "16..4194304", "", "most threads of a worker, where it has such a cgroup or a user of its own"},
     {"agent.cage.require", SettingType::list, "", "user|system-calls|memory|threads|core-dumps|credentials", "", "parts of the cage without which the agent does not start"},
+    {"agent.metrics", SettingType::text, "", "", "", "host:port where the agent answers Prometheus (plain HTTP, whoever asks); empty = nowhere"},
     // pool
     {"client.name", SettingType::text, "", "", "", "client whose certificate in tls.dir is used; empty = the only one there"},
     {"client.lease_file", SettingType::text, "", "", "", "lease that this program uses, from `cenote lease --detach`; `cenote lease -- CMD` sets it for CMD"},

@@ -44,9 +44,11 @@ if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
   endif()
   cenote_test(kill_test SOURCES multi/agent/kill_test.cpp ${cluster} USES cenote_cli LABELS ${of_kills} TIMEOUT 600)
   cenote_test(demo_kill_test SOURCES multi/agent/demo_kill_test.cpp ${cluster} USES cenote_cli LABELS ${of_kills} TIMEOUT 600)
+  cenote_test(pool_metrics_test SOURCES multi/agent/metrics_test.cpp ${cluster} USES cenote_cli LABELS multi
+    TIMEOUT 300)
   cenote_test(who_is_stuck_test SOURCES multi/agent/who_is_stuck_test.cpp ${cluster} USES cenote_cli LABELS multi
     TIMEOUT 300)
-  foreach(test cli_test who_is_stuck_test refusal_test kill_test session_loss_test demo_test demo_kill_test)
+  foreach(test cli_test pool_metrics_test who_is_stuck_test refusal_test kill_test session_loss_test demo_test demo_kill_test)
     add_dependencies(${test} cenote)
   endforeach()
 endif()

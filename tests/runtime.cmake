@@ -4,6 +4,7 @@ cenote_test(runtime_test
     unit/runtime/metrics_test.cpp unit/runtime/ledger_test.cpp unit/runtime/process_test.cpp
     unit/runtime/rank_name_test.cpp unit/runtime/spawn_test.cpp
   USES cenote_runtime nlohmann_json::nlohmann_json)
+cenote_test(runtime_metrics_server_test SOURCES unit/runtime/metrics_server_test.cpp USES cenote_runtime)
 cenote_test(runtime_topology_test SOURCES unit/runtime/topology_test.cpp USES cenote_runtime)
 cenote_test(runtime_rail_plan_test SOURCES unit/runtime/rail_plan_test.cpp USES cenote_runtime)
 cenote_test(runtime_bootstrap_test SOURCES unit/runtime/bootstrap_test.cpp USES cenote_runtime)

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "pool/agent/agent_metrics.h"
 #include "pool/agent/broker_port.h"
 #include "pool/agent/core.h"
 #include "pool/agent/device_lock.h"
@@ -21,6 +22,7 @@
 #include "pool/agent/worker_process.h"
 #include "pool/proto/channel.h"
 #include "runtime/log.h"
+#include "runtime/metrics_server.h"
 #include "runtime/process.h"
 
 namespace cenote::pool::agent {
@@ -58,6 +60,7 @@ class RunningAgent final : public Agent {
   RunningAgent(AgentOptions options, Logger& log) : options_(std::move(options)), log_(log) {}
 
   ~RunningAgent() override {
+    metrics_server_.reset();  // its thread asks the core
     if (ticker_.joinable()) {
       {
         const std::lock_guard lock(mutex_);
@@ -87,10 +90,12 @@ class RunningAgent final : public Agent {
     core.log = options_.log;
     core.clock_drift_ms = options_.clock_drift_ms;
     core.now_unix_ms = unix_ms;
-    core_.emplace(std::move(core), *workers_);
+    CENOTE_ASSIGN(metrics_, AgentMetrics::create(*workers_));
+    core_.emplace(std::move(core), metrics_->host());
     workers_->on_exit([this](const std::string& lease, std::uint64_t generation, const WorkerExit& exit) {
       log_.write(exit.failed ? LogLevel::warn : LogLevel::info, "worker ended",
                  {{"lease", lease}, {"reason", exit.reason.empty() ? "session over" : exit.reason}});
+      metrics_->worker_ended(exit);
       core_->worker_ended(lease, generation, exit);
     });
     service_ = make_agent_service(*core_, log_);
@@ -107,10 +112,13 @@ class RunningAgent final : public Agent {
     loop_.emplace(*core_, *broker_, std::move(heartbeat));
     loop_->start();
     ticker_ = std::thread([this] { tick(); });
-    return {};
+    return serve_metrics();
   }
 
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  [[nodiscard]] std::string metrics_address() const override {
+    return metrics_server_ == nullptr ? std::string() : metrics_server_->address();
+  }
   [[nodiscard]] const std::vector<LocalDevice>& devices() const override { return devices_; }
 
   Result<void> wait_registered(Deadline deadline, const CancelFlag* cancel) override {
@@ -161,7 +169,19 @@ class RunningAgent final : public Agent {
     return cages;
   }
 
+  Result<void> serve_metrics() {
+    if (options_.metrics.empty()) return {};
+    CENOTE_ASSIGN(metrics_server_, MetricsServer::start(options_.metrics, [this] {
+                    auto text = metrics_->text(core_->report());
+                    if (text) return std::move(*text);
+                    log_.write(LogLevel::error, text.error());
+                    return "# " + text.error().cause + "\n";
+                  }));
+    return {};
+  }
+
   void contact(const Error* error) {
+    metrics_->broker_reached(error == nullptr);
     if (error == nullptr) {
       log_.info("broker {} reached, {} devices registered", options_.broker, devices_.size());
     } else {
@@ -188,6 +208,7 @@ class RunningAgent final : public Agent {
   std::vector<LocalDevice> devices_;
   DeviceLocks locks_;
   std::unique_ptr<WorkerProcesses> workers_;
+  std::unique_ptr<AgentMetrics> metrics_;
   std::optional<AgentCore> core_;
   std::unique_ptr<grpc::Service> service_;
   Listening listening_;
@@ -200,6 +221,7 @@ class RunningAgent final : public Agent {
   bool stopping_ = false, registered_ = false;
   std::optional<Error> last_error_;
   std::thread ticker_;
+  std::unique_ptr<MetricsServer> metrics_server_;
 };
 
 }  // namespace

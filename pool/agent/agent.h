@@ -27,6 +27,7 @@ struct AgentOptions {
   transport::FabricOptions fabric{};        ///< of the workers
   remote::CollectiveOptions collectives{};  ///< of the ranks in the workers
   LogOptions log{};                         ///< of the workers
+  std::string metrics{};                    ///< host:port that Prometheus asks; "" = none
   std::uint64_t emulator_seed = 0;
   bool emulator_adversarial = false;
   std::int64_t clock_drift_ms = 0;
@@ -49,6 +50,8 @@ class Agent {
   static Result<std::unique_ptr<Agent>> start(AgentOptions options, Logger& log);
   /// Where clients reach it.
   [[nodiscard]] virtual const std::string& endpoint() const = 0;
+  /// Where the metrics are; "" = nowhere.
+  [[nodiscard]] virtual std::string metrics_address() const = 0;
   [[nodiscard]] virtual const std::vector<LocalDevice>& devices() const = 0;
   /// Waits for the first registration. Errors: the last reason why it failed; deadline_exceeded, cancelled.
   virtual Result<void> wait_registered(Deadline deadline, const CancelFlag* cancel) = 0;

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "pool/scheduler/place.h"
+#include "runtime/deadline.h"
 #include "runtime/log.h"
 
 namespace cenote::pool {
@@ -66,7 +67,9 @@ Result<std::unique_ptr<BrokerCore>> BrokerCore::open(std::unique_ptr<Store> stor
                                                      const BrokerClock& clock, Logger& log,
                                                      BrokerPolicy policy) {
   CENOTE_ASSIGN(auto journal, Journal::open(std::move(store), policy.snapshot_every));
-  std::unique_ptr<BrokerCore> core(new BrokerCore(std::move(journal), std::move(key), clock, log, policy));
+  CENOTE_ASSIGN(auto metrics, BrokerMetrics::create());
+  std::unique_ptr<BrokerCore> core(
+      new BrokerCore(std::move(journal), std::move(key), clock, log, policy, std::move(metrics)));
   const Command start = command::StartTerm{core->journal_.state().term + 1, policy.grace_ms, policy.drift_ms};
   const std::lock_guard lock(core->mutex_);
   CENOTE_TRY(core->commit(std::span(&start, 1)));
@@ -74,12 +77,13 @@ Result<std::unique_ptr<BrokerCore>> BrokerCore::open(std::unique_ptr<Store> stor
 }
 
 BrokerCore::BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log,
-                       BrokerPolicy policy)
+                       BrokerPolicy policy, std::unique_ptr<BrokerMetrics> metrics)
     : journal_(std::move(journal)),
       key_(std::move(key)),
       clock_(clock),
       log_(log),
       policy_(policy),
+      metrics_(std::move(metrics)),
       started_monotonic_ms_(clock.monotonic_ms()),
       seen_(journal_.state()) {}
 
@@ -97,13 +101,16 @@ void BrokerCore::publish(std::span<const Command> commands, std::int64_t now_ms)
 Result<void> BrokerCore::write(std::span<const Command> commands) {
   const auto now = clock_.unix_ms();
   const auto failures = journal_.store_failures();
+  const auto began = Clock::now();
   auto events = journal_.commit(commands, now);
   if (events) {
+    metrics_->committed(commands, *events, std::chrono::duration<double>(Clock::now() - began).count());
     publish(commands, now);
     log_events(*events);
     return {};
   }
   if (journal_.store_failures() != failures) {
+    metrics_->store_failed();
     if (!std::exchange(store_failed_, true)) log_.write(LogLevel::error, events.error());
     const std::lock_guard lock(seen_mutex_);
     seen_ = journal_.state();
@@ -287,6 +294,7 @@ Result<PulseAnswer> BrokerCore::heartbeat(const AgentPulse& pulse) {
       return answer;
     }
     hear(pulse.name);
+    metrics_->heartbeat();
     // The agent tells it once: kept until the log has it.
     for (const auto& [id, reason] : pulse.ended) {
       if (deferred_.size() < kMaxDeferred) deferred_.emplace(std::pair(id, pulse.name), reason);
@@ -340,7 +348,7 @@ Result<std::int64_t> BrokerCore::ttl(std::int64_t asked_ms) const {
   return asked_ms;
 }
 
-Result<LeaseView> BrokerCore::request(const LeaseAsk& ask) {
+Result<LeaseView> BrokerCore::grant(const LeaseAsk& ask) {
   CENOTE_TRY(check_ask(ask));
   CENOTE_ASSIGN(const auto length, ttl(ask.ttl_ms));
   const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "pool/broker/broker_metrics.h"
 #include "pool/broker/clock.h"
 #include "pool/broker/journal.h"
 #include "pool/broker/messages.h"
@@ -49,6 +50,8 @@ class BrokerCore {
 
   [[nodiscard]] std::vector<LeaseView> list() const;
   [[nodiscard]] TopView top() const;
+  /// What it did and holds, in Prometheus' text format.
+  [[nodiscard]] std::string metrics_text() const;
   [[nodiscard]] const PublicKey& public_key() const { return key_.public_key(); }
 
   /// Expires, gives up silent agents, reclaims. Call it every 100 ms or so.
@@ -67,7 +70,8 @@ class BrokerCore {
     std::vector<DeviceLoad> loads;
   };
 
-  BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log, BrokerPolicy policy);
+  BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log, BrokerPolicy policy,
+             std::unique_ptr<BrokerMetrics> metrics);
 
   /// A renewal of somebody who waits for the store.
   struct Renewal {
@@ -88,6 +92,7 @@ class BrokerCore {
   void log_events(std::span<const Event> events);
   [[nodiscard]] std::vector<Command> due(std::int64_t now_ms) const;
   void log_heard();
+  Result<LeaseView> grant(const LeaseAsk& ask);
   Result<LeaseView> granted_before(const LeaseAsk& ask, const GrantedRequest& request) const;
   // These are of the state that they are given.
   static Result<Command> renewal_command(const State& state, const Renewal& renewal, std::int64_t now_ms);
@@ -111,6 +116,7 @@ class BrokerCore {
   const BrokerClock& clock_;
   Logger& log_;
   const BrokerPolicy policy_;
+  const std::unique_ptr<BrokerMetrics> metrics_;
   const std::int64_t started_monotonic_ms_;
 
   mutable std::mutex seen_mutex_;  ///< of all below; nobody waits while holding it

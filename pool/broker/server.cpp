@@ -15,6 +15,7 @@
 #include "pool/proto/channel.h"
 #include "pool/store/sqlite.h"
 #include "runtime/log.h"
+#include "runtime/metrics_server.h"
 
 namespace cenote::pool {
 namespace {
@@ -79,6 +80,7 @@ struct BrokerServer::Parts {
   std::unique_ptr<BrokerService> service;
   Listening listening;
   std::unique_ptr<Ticker> ticker;
+  std::unique_ptr<MetricsServer> metrics;
   std::string endpoint;
   std::once_flag stopped;
 };
@@ -96,6 +98,11 @@ Result<std::unique_ptr<BrokerServer>> BrokerServer::start(const BrokerServerOpti
   CENOTE_ASSIGN(parts->listening, pool::listen(options.listen, credentials, *parts->service));
   parts->endpoint = with_port(options.listen, parts->listening.port);
   parts->ticker = std::make_unique<Ticker>(*parts->core);
+  if (!options.metrics.empty()) {
+    CENOTE_ASSIGN(parts->metrics, MetricsServer::start(options.metrics, [&core = *parts->core] {
+                    return core.metrics_text();
+                  }));
+  }
   log.info("broker listens on {}, state in {}", parts->endpoint, options.state_dir.string());
   return std::unique_ptr<BrokerServer>(new BrokerServer(std::move(parts)));
 }
@@ -109,6 +116,7 @@ void BrokerServer::stop() {
     parts_->listening.server->Shutdown(std::chrono::system_clock::now() + kDrain);
     parts_->listening.server.reset();
     parts_->ticker.reset();
+    parts_->metrics.reset();
     parts_->service.reset();
     parts_->core.reset();  // closes the store, frees its lock
   });
@@ -116,5 +124,8 @@ void BrokerServer::stop() {
 
 int BrokerServer::port() const { return parts_->listening.port; }
 const std::string& BrokerServer::endpoint() const { return parts_->endpoint; }
+std::string BrokerServer::metrics_address() const {
+  return parts_->metrics == nullptr ? std::string() : parts_->metrics->address();
+}
 
 }  // namespace cenote::pool

@@ -20,6 +20,7 @@ struct BrokerServerOptions {
   std::filesystem::path state_dir;        ///< made if missing, mode 0700: broker.db, broker.key
   tls::Files certificate;                 ///< of role broker
   BrokerPolicy policy{};
+  std::string metrics{};  ///< host:port that Prometheus asks; "" = none
 };
 
 class BrokerServer {
@@ -40,6 +41,8 @@ class BrokerServer {
   [[nodiscard]] int port() const;
   /// "host:port", with the port that it got.
   [[nodiscard]] const std::string& endpoint() const;
+  /// Where the metrics are, with the port that they got; "" = nowhere.
+  [[nodiscard]] std::string metrics_address() const;
 
  private:
   struct Parts;

@@ -31,6 +31,7 @@ Result<agent::AgentOptions> read_options(const Settings& settings, std::string n
   options.listen = settings.text("agent.listen");
   options.advertise = settings.text("agent.advertise");
   options.broker = settings.text("broker.address");
+  options.metrics = settings.text("agent.metrics");
   options.devices = settings.list("agent.devices");
   options.fabric = transport::fabric_options(settings);
   options.collectives = {settings.text("collective.algorithm"), settings.duration("collective.timeout")};
@@ -56,6 +57,8 @@ Result<int> agent_command(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto log, make_logger(settings, "agent " + agent_options.name));
   CENOTE_ASSIGN(const auto agent, agent::Agent::start(std::move(agent_options), *log));
   log->info("listening on {} with {} devices", agent->endpoint(), agent->devices().size());
+  if (const auto metrics = agent->metrics_address(); !metrics.empty())
+    log->info("metrics at http://{}/metrics", metrics);
   CENOTE_TRY(tell_ready(options.ready_fd, agent->endpoint()));
   static_cast<void>(interrupt->wait(Deadline::never()));
   log->info("signal {}: ending workers", interrupt->signal());

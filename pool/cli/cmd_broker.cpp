@@ -100,6 +100,7 @@ Result<int> broker(const Cli& cli, const Options& options) {
   }
   CENOTE_ASSIGN(server.certificate, find_certificate(settings, tls::Role::broker, {}));
   server.policy = read_policy(settings);
+  server.metrics = settings.text("broker.metrics");
   CENOTE_ASSIGN(const auto log, make_logger(settings, "broker"));
   // A start that fails is one clear line: the lines of a start come when it has succeeded.
   CENOTE_ASSIGN(const auto level, parse_log_level(settings.text("log.level")));
@@ -107,6 +108,8 @@ Result<int> broker(const Cli& cli, const Options& options) {
   CENOTE_ASSIGN(const auto running, BrokerServer::start(server, *log));
   log->set_level(level);
   log->info("listening on {}", running->endpoint());
+  if (const auto metrics = running->metrics_address(); !metrics.empty())
+    log->info("metrics at http://{}/metrics", metrics);
   CENOTE_TRY(tell_ready(options.ready_fd, running->endpoint()));
   static_cast<void>(interrupt->wait(Deadline::never()));
   log->info("signal {}: stopping; leases in force go on", interrupt->signal());
