@@ -171,12 +171,14 @@ class RunningAgent final : public Agent {
 
   Result<void> serve_metrics() {
     if (options_.metrics.empty()) return {};
-    CENOTE_ASSIGN(metrics_server_, MetricsServer::start(options_.metrics, [this] {
-                    auto text = metrics_->text(core_->report());
-                    if (text) return std::move(*text);
-                    log_.write(LogLevel::error, text.error());
-                    return "# " + text.error().cause + "\n";
-                  }));
+    auto started = MetricsServer::start(options_.metrics, [this] {
+      auto text = metrics_->text(core_->report());
+      if (text) return std::move(*text);
+      log_.write(LogLevel::error, text.error());
+      return "# " + text.error().cause + "\n";
+    });
+    if (!started) return fail(std::move(started).error().fix("another address: setting agent.metrics"));
+    metrics_server_ = std::move(*started);
     return {};
   }
 

@@ -99,9 +99,10 @@ Result<std::unique_ptr<BrokerServer>> BrokerServer::start(const BrokerServerOpti
   parts->endpoint = with_port(options.listen, parts->listening.port);
   parts->ticker = std::make_unique<Ticker>(*parts->core);
   if (!options.metrics.empty()) {
-    CENOTE_ASSIGN(parts->metrics, MetricsServer::start(options.metrics, [&core = *parts->core] {
-                    return core.metrics_text();
-                  }));
+    auto started =
+        MetricsServer::start(options.metrics, [&core = *parts->core] { return core.metrics_text(); });
+    if (!started) return fail(std::move(started).error().fix("another address: setting broker.metrics"));
+    parts->metrics = std::move(*started);
   }
   log.info("broker listens on {}, state in {}", parts->endpoint, options.state_dir.string());
   return std::unique_ptr<BrokerServer>(new BrokerServer(std::move(parts)));
