@@ -1,6 +1,5 @@
 # The scripts around the build; they do not depend on the preset, so one runs them.
 if(NOT CENOTE_SANITIZE)
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   add_test(NAME dev_scripts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/dev/test_runner.py)
   add_test(NAME dev_lint COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/dev/test_tidy.py)
   add_test(NAME dev_vm_tests COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/tests/dev/test_vm_tests.py)
