@@ -31,6 +31,13 @@ if(CENOTE_WITH_GRPC AND TARGET cenote_cli)
       TIMEOUT 300)
     add_dependencies(caged_worker_test cenote)
   endif()
+  if(NOT CENOTE_SANITIZE)  # what is loaded in front of it
+    add_library(disk_trouble MODULE multi/agent/disk_trouble.cpp)
+    target_link_libraries(disk_trouble PRIVATE cenote_options ${CMAKE_DL_LIBS})
+    set_target_properties(disk_trouble PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    cenote_test(trouble_test SOURCES multi/agent/trouble_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
+    add_dependencies(trouble_test cenote disk_trouble)
+  endif()
   cenote_test(refusal_test SOURCES multi/agent/refusal_test.cpp ${cluster} USES cenote_cli LABELS multi TIMEOUT 300)
   cenote_test(session_loss_test SOURCES multi/agent/session_loss_test.cpp ${cluster} USES cenote_cli LABELS multi
     TIMEOUT 300)
