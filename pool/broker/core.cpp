@@ -79,6 +79,8 @@ Result<std::unique_ptr<BrokerCore>> BrokerCore::open(std::unique_ptr<Store> stor
 BrokerCore::BrokerCore(Journal journal, KeyPair key, const BrokerClock& clock, Logger& log,
                        BrokerPolicy policy, std::unique_ptr<BrokerMetrics> metrics)
     : journal_(std::move(journal)),
+      awake_ms_(clock.monotonic_ms()),
+      ahead_ms_(clock.unix_ms() - awake_ms_),
       key_(std::move(key)),
       clock_(clock),
       log_(log),
@@ -103,6 +105,7 @@ Result<void> BrokerCore::write(std::span<const Command> commands) {
   const auto failures = journal_.store_failures();
   const auto began = Clock::now();
   auto events = journal_.commit(commands, now);
+  awake_ms_ = clock_.monotonic_ms();  // however long the store took
   if (events) {
     metrics_->committed(commands, *events, std::chrono::duration<double>(Clock::now() - began).count());
     publish(commands, now);
@@ -118,11 +121,32 @@ Result<void> BrokerCore::write(std::span<const Command> commands) {
   return fail(std::move(events).error());
 }
 
+Result<void> BrokerCore::start_term() {
+  const Command start = command::StartTerm{journal_.state().term + 1, policy_.grace_ms, policy_.drift_ms};
+  return write(std::span(&start, 1));
+}
+
+// Stopped, or with its clock set forward, this process was away to its clients: nobody could renew in time.
+// So it goes on as a broker that has come back does, in a new term with its grace. What cannot be logged now
+// begins when the store has recovered.
+void BrokerCore::notice_absence() {
+  const auto now = clock_.monotonic_ms(), ahead = clock_.unix_ms() - now;
+  const auto away = now - std::exchange(awake_ms_, now), step = ahead - std::exchange(ahead_ms_, ahead);
+  if (policy_.absence_ms == 0 || (away <= policy_.absence_ms && std::abs(step) <= policy_.absence_ms)) return;
+  log_.warn("{}: a new term begins, so that leases have time to be renewed",
+            away > policy_.absence_ms ? "this process was stopped for " + seconds(away)
+                                      : "the clock was set by " + seconds(step));
+  {
+    const std::lock_guard seen(seen_mutex_);  // agents were not heard because nobody listened
+    for (auto& [name, life] : lives_) life.heard_monotonic_ms = now;
+  }
+  (void)start_term();
+}
+
 // An outage of the store was one of the broker: nobody could renew. So it ends as one does, in a new term.
 Result<void> BrokerCore::recover_store() {
   if (!store_failed_) return {};
-  const Command start = command::StartTerm{journal_.state().term + 1, policy_.grace_ms, policy_.drift_ms};
-  CENOTE_TRY(write(std::span(&start, 1)));
+  CENOTE_TRY(start_term());
   store_failed_ = false;
   log_.info("the store can be written again");
   return {};
@@ -352,6 +376,7 @@ Result<LeaseView> BrokerCore::grant(const LeaseAsk& ask) {
   CENOTE_TRY(check_ask(ask));
   CENOTE_ASSIGN(const auto length, ttl(ask.ttl_ms));
   const std::lock_guard lock(mutex_);
+  notice_absence();
   const auto& state = journal_.state();
   auto request_id = ask.request_id;
   if (request_id.empty()) {
@@ -453,6 +478,7 @@ std::vector<Command> BrokerCore::due(std::int64_t now_ms) const {
 
 void BrokerCore::tick() {
   const std::lock_guard lock(mutex_);
+  notice_absence();
   // What is due while the store cannot be written is judged anew when it can.
   const bool writable = recover_store().has_value();
   if (writable) {

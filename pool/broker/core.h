@@ -84,6 +84,8 @@ class BrokerCore {
 
   // These expect mutex_ to be held.
   Result<void> write(std::span<const Command> commands);
+  Result<void> start_term();
+  void notice_absence();
   Result<void> recover_store();
   void publish(std::span<const Command> commands, std::int64_t now_ms);
   void commit_renewals();
@@ -112,6 +114,8 @@ class BrokerCore {
   mutable std::timed_mutex mutex_;
   Journal journal_;            ///< its state may be ahead of what is durable while somebody has mutex_
   bool store_failed_ = false;  ///< at its last commit
+  std::int64_t awake_ms_;      ///< by the monotonic clock: when this process was last seen to be running
+  std::int64_t ahead_ms_;      ///< of the wall clock before the monotonic one, then
   const KeyPair key_;
   const BrokerClock& clock_;
   Logger& log_;

@@ -51,6 +51,7 @@ void BrokerCore::commit_renewals() {
     const std::lock_guard lock(renewals_mutex_);
     waiting.swap(renewals_);
   }
+  notice_absence();
   const auto now = clock_.unix_ms();
   std::vector<Command> commands;
   std::vector<Renewal*> together;

@@ -19,6 +19,7 @@ struct BrokerPolicy {
   std::int64_t drift_ms = 1'000;          ///< how far two clocks of the pool may differ
   std::int64_t default_ttl_ms = 60'000;
   std::int64_t max_ttl_ms = 86'400'000;
+  std::int64_t absence_ms = 0;  ///< stopped so long, or its clock set so far, it has been away; 0 = never
   std::uint32_t snapshot_every = 1'000;  ///< records
 };
 

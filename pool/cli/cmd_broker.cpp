@@ -39,12 +39,15 @@ std::int64_t ms(Clock::duration span) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
 }
 
+constexpr auto kAbsence = std::chrono::seconds(3);  // longer than a busy machine keeps a thread waiting
+
 BrokerPolicy read_policy(const Settings& settings) {
   BrokerPolicy policy;
   policy.heartbeat_ms = ms(settings.duration("broker.heartbeat"));
   policy.agent_timeout_ms = ms(settings.duration("broker.agent_timeout"));
   policy.agent_dead_ms = ms(settings.duration("broker.agent_dead"));
   policy.grace_ms = ms(settings.duration("broker.grace"));
+  policy.absence_ms = ms(kAbsence);
   policy.drift_ms = ms(settings.duration("broker.clock_drift"));
   policy.default_ttl_ms = ms(settings.duration("broker.lease_ttl"));
   policy.max_ttl_ms = ms(settings.duration("broker.max_ttl"));

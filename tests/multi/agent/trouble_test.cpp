@@ -112,7 +112,7 @@ TEST_F(DiskTrouble, AFullOneRefusesWhatIsNewAndCostsNoLease) {
 }
 
 TEST_F(DiskTrouble, AReadOnlyOneRefusesWhatIsNewAndCostsNoLease) {
-  refuses_for_longer_than_the_ttl_and_comes_back("read-only", "Read-only file system");
+  refuses_for_longer_than_the_ttl_and_comes_back("read-only", "the decision cannot be logged");
 }
 
 // An agent counts as lost after a second of silence (Cluster): every write takes longer.

@@ -129,5 +129,22 @@ TEST_F(BrokerCoreTest, ADiskTooFullForSnapshotsStillTakesLeases) {
   EXPECT_EQ(core_->list().front().id, last.id);
 }
 
+// To its clients it was away.
+TEST_F(BrokerCoreTest, AfterItWasStoppedLeasesHaveTimeToBeRenewed) {
+  policy_.absence_ms = 3'000;
+  start();
+  enrol("a", 2);
+  const auto old = lease(1);
+  clock_.turn(policy_.default_ttl_ms + policy_.grace_ms / 2);  // its agent keeps it: the grace is not over
+  EXPECT_TRUE(core_->renew(old.id, 0, proof("renew", old.id))) << "the first who comes, before any tick";
+  clock_.turn(policy_.default_ttl_ms + policy_.grace_ms / 2);
+  pulse("a", {{old.id, 1}});
+  core_->tick();
+  EXPECT_EQ(core_->list().size(), 1U);
+  clock_.turn(policy_.default_ttl_ms + policy_.grace_ms + 1);
+  core_->tick();
+  EXPECT_EQ(core_->list().size(), 0U) << "and no more than that";
+}
+
 }  // namespace
 }  // namespace cenote::pool
