@@ -16,7 +16,7 @@ what was seen. Made by `tools/dev/faults_page.py` from the reports of a run, whi
 something else is seen fails; no row says otherwise than its promise.
 
 **Seeds.** `transports/fault` wraps a transport and is as bad to its traffic as the contract allows
-([transports/transport.h](../transports/transport.h)), and breaks it for good, once, in every third seed. What happens to an
+(`transports/transport.h`), and breaks it for good, once, in every third seed. What happens to an
 operation is a function of the seed, of whose it is, and of its number: not of a clock. `--full` takes 10,000 seeds instead of
 300. A seed that fails is printed with the command that repeats it:
 
