@@ -26,10 +26,10 @@ How to read the rows:
   figures are of that processor and of the kernel's software card, not of a network. `ib_write_bw itself` is perftest
   against perftest in the same rounds: the noise, whose lower end is the bar of the rows below it. `put+signal` carries
   a signal that `ib_write_lat` does not have, and stands beside `ib_send_lat`, which takes a buffer and a completion too.
-- **8 B latency over verbs** lies at the edge of what the machine can tell: in six runs of one day reads came to 0.93 to 1.01
-  and sends to 0.90 to 0.96 of perftest, where perftest came to 0.92 to 0.98 of itself at its least. A row below its bar in
-  one run was above it in the next; sends cost about 1 us more than perftest's there, for a message is copied into a block
-  and out of an inbox.
+- **8 B latency over verbs** lies at the edge of what the machine can tell: in four runs of one day reads came to 0.97 to 1.00
+  of perftest (bars of 0.94 to 0.98, met in each), sends to 0.94 to 0.99 (bars of 0.91 to 0.98, met in three of the four). The
+  processor is emulated, so an instruction costs about 3 ns there; a message costs more of them than perftest's, for it is copied
+  into a block and out of an inbox.
 - **two rails**: two devices that `tbf` has made unequal (48 and 16 Mbit/s), together and each alone.
 - **8 B write, completed**: instructions that callgrind counts for one write over verbs and its completion, over a libibverbs
   under which everything is done at once (`perf/at_once`), which is left out; `ib_write_bw -N -I 8` beside our loop. They
