@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <mutex>
+#include <thread>
 
 #include "pool/scheduler/place.h"
 #include "runtime/deadline.h"
@@ -28,6 +30,17 @@ Result<std::string> random_id() {
     id.push_back(digits[byte & 15U]);
   }
   return id;
+}
+
+/// The lock, if it is to be had within kPatience. Not try_lock_for: the thread sanitizer does not know what
+/// it calls.
+std::unique_lock<std::mutex> soon(std::mutex& mutex) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (const auto end = Deadline::in(kPatience); !lock && !end.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (void)lock.try_lock();
+  }
+  return lock;
 }
 
 std::string seconds(std::int64_t ms) {
@@ -327,7 +340,7 @@ Result<PulseAnswer> BrokerCore::heartbeat(const AgentPulse& pulse) {
     take_loads(pulse);
   }
   // While the store takes its time over something else, the tick after that logs it.
-  if (const std::unique_lock lock(mutex_, kPatience); lock) log_heard();
+  if (const auto lock = soon(mutex_); lock) log_heard();
   const std::lock_guard seen(seen_mutex_);
   PulseAnswer answer;
   answer.end_leases = leases_to_end(pulse.name, pulse.live);

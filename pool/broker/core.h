@@ -111,7 +111,7 @@ class BrokerCore {
   void take_loads(const AgentPulse& pulse);
 
   /// Of who decides; held while the store writes. Never taken by who has seen_mutex_.
-  mutable std::timed_mutex mutex_;
+  mutable std::mutex mutex_;
   Journal journal_;            ///< its state may be ahead of what is durable while somebody has mutex_
   bool store_failed_ = false;  ///< at its last commit
   std::int64_t awake_ms_;      ///< by the monotonic clock: when this process was last seen to be running
