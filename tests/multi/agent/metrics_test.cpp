@@ -159,7 +159,8 @@ TEST_F(MetricsOfAPool, TellOfWorkersAndAgentsThatDie) {
   ASSERT_TRUE(client.has_value());
   auto lease = (*client)->lease({.gpus = 1, .ttl = std::chrono::seconds(60)}, patience());
   ASSERT_TRUE(lease.has_value()) << lease.error().message();
-  ASSERT_TRUE(CountingWork::open(**lease, patience()).has_value());
+  const auto work = CountingWork::open(**lease, patience());  // kept: without it the worker ends by itself
+  ASSERT_TRUE(work.has_value());
   const auto workers = pool->worker_pids("a");
   ASSERT_EQ(workers.size(), 1U);
   ::kill(workers[0], SIGKILL);
