@@ -16,18 +16,6 @@
 namespace cenote::pool::agent {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
-
 constexpr std::string_view kAsRoot =
     "run the agent as root (with CAP_SETUID, CAP_SETGID and CAP_KILL in a container)";
 constexpr std::string_view kDelegate =

@@ -15,6 +15,19 @@
 
 namespace cenote::pool::agent {
 
+// Built with a sanitizer, which needs calls that a cage refuses.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 struct CageOptions {
   std::string users = "1900000000-1900065535";  ///< FIRST-LAST; "" = none of their own
   bool filter = true;
